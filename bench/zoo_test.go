@@ -21,7 +21,47 @@ type zooCase struct {
 var zooCases = []zooCase{{"bert", 32, 512, false}, {"convnext_tiny", 64, 224, true}, {"mobilenet_v2", 64, 224, true},
 	{"unet", 64, 128, true}, {"vit_b_16", 64, 224, false}}
 
-// train measures one way of the model's training step: bf16 autocast and AdamW. BERT drops a tenth of hidden elements and of weights.
+// open returns the model's training step, with bf16 autocast and AdamW, the sum of its losses so far, and a function that closes the model.
+// BERT drops a tenth of hidden elements and of weights.
+func (c zooCase) open(x *tenon.Exec) (step program, total *tenon.Tensor, done func(), err error) {
+	m := zoo.Models()[c.name]
+	net := m.New(x)
+	if b, ok := net.(*zoo.BERT); ok {
+		b.Dropout = 0.1
+	}
+	in, target := m.Inputs(x, c.batch, c.size)
+	if c.last {
+		if err := nn.ToChannelsLast(x, net); err != nil {
+			return nil, nil, nil, err
+		}
+		in[0] = x.ChannelsLast(in[0])
+	}
+	opt, err := optim.NewAdamW(nn.Params(net), optim.AdamOpt{LR: 1e-3})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	total = x.Zeros(nil, tenon.Float32)
+	step = func(x *tenon.Exec) error {
+		half := x.Autocast(tenon.BFloat16)
+		loss := net.Loss(half, net.Forward(half, in), target)
+		if err := x.Backward(loss); err != nil {
+			return err
+		}
+		if err := opt.Step(x); err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+		x.AddInto(total, total, x.Detach(loss))
+		return nil
+	}
+	done = func() {
+		opt.Close()
+		nn.Close(net)
+	}
+	return step, total, done, nil
+}
+
+// train measures one way of the model's training step.
 func (c zooCase) train(t *testing.T, x *tenon.Exec, way string, s sizes) (w worked) {
 	t.Helper()
 	must := func(err error) {
@@ -33,34 +73,9 @@ func (c zooCase) train(t *testing.T, x *tenon.Exec, way string, s sizes) (w work
 	x.Scope(func(x *tenon.Exec) {
 		must(x.Device().EmptyCache())
 		must(x.Generator().SetSeed(1))
-		m := zoo.Models()[c.name]
-		net := m.New(x)
-		defer nn.Close(net)
-		if b, ok := net.(*zoo.BERT); ok {
-			b.Dropout = 0.1
-		}
-		in, target := m.Inputs(x, c.batch, c.size)
-		if c.last {
-			must(nn.ToChannelsLast(x, net))
-			in[0] = x.ChannelsLast(in[0])
-		}
-		opt, err := optim.NewAdamW(nn.Params(net), optim.AdamOpt{LR: 1e-3})
+		step, total, done, err := c.open(x)
 		must(err)
-		defer opt.Close()
-		total := x.Zeros(nil, tenon.Float32)
-		step := func(x *tenon.Exec) error {
-			half := x.Autocast(tenon.BFloat16)
-			loss := net.Loss(half, net.Forward(half, in), target)
-			if err := x.Backward(loss); err != nil {
-				return err
-			}
-			if err := opt.Step(x); err != nil {
-				return err
-			}
-			opt.ZeroGrad()
-			x.AddInto(total, total, x.Detach(loss))
-			return nil
-		}
+		defer done()
 		x.Device().ResetPeakStats()
 		w.ms = measure(t, x, way, s, step)
 		w.peak = float64(x.Device().MaxMemoryAllocated()) / gib

@@ -173,7 +173,7 @@ func (b *back) attentionOps() {
 	}
 	drop := func(t *Tensor) *Tensor { return t }
 	if bits := b.in(4); bits != nil {
-		kept := x.unpackBits(bits, k.shape[2])
+		kept := x.unpackBits(bits, q.shape[2], k.shape[2])
 		drop = func(t *Tensor) *Tensor { return x.dropoutBackward(t, kept, b.n.scalar[1]) }
 	}
 	if b.need(2) {

@@ -6,23 +6,21 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowDropoutBits draws which elements of a float32 tensor of the given shape a dropout keeps. The result has a bit for each, in words of 32
-// elements of a row; the first is the lowest bit.
+// rowDropoutBits draws which elements of a float32 tensor [B, H, T, S] a dropout keeps. The result has a bit for each, in words of 32
+// elements of a row, the first of which is the lowest bit; it has more rows and words than needed, so that attention reads whole tiles.
 var rowDropoutBits *row
 
 func init() {
 	rowDropoutBits = define(row{Name: "DropoutBits", takes: "; p; shape*", draws: wordsOfDropoutBits,
 		infer: func(f *frame) {
-			last := len(f.dims) - 1
-			shape := append([]int(nil), f.dims...)
-			shape[last] = kernels.DropoutWords(shape[last])
-			f.newOut(0, dtype.Uint32, shape, nil)
+			rows, words := kernels.DropoutBitsShape(f.dims[2], f.dims[3])
+			f.newOut(0, dtype.Uint32, []int{f.dims[0], f.dims[1], rows, words}, nil)
 		},
 		run: func(f *frame) error {
 			if infer.Numel(f.dims) == 0 {
 				return nil
 			}
-			return kernels.DropoutBits(f, f.scalar[0].F, operand(f.out[0]), f.dims[len(f.dims)-1], f.philox())
+			return kernels.DropoutBits(f, f.scalar[0].F, operand(f.out[0]), f.dims[2], f.dims[3], f.philox())
 		}})
 }
 
@@ -30,7 +28,7 @@ func wordsOfDropoutBits(f *frame) uint64 {
 	return kernels.DropoutAdvance(f.Limits(), infer.Numel(f.dims))
 }
 
-// dropoutBits draws which elements a dropout keeps.
+// dropoutBits draws which elements of a tensor of the given four sizes a dropout keeps.
 func (x *Exec) dropoutBits(p float64, shape ...int) *Tensor {
 	f := x.op(rowDropoutBits)
 	f.dims = append(f.dims, shape...)
@@ -39,10 +37,10 @@ func (x *Exec) dropoutBits(p float64, shape ...int) *Tensor {
 }
 
 // unpackBits returns the bool tensor of the bits of rows of n elements.
-func (x *Exec) unpackBits(words *Tensor, n int) *Tensor {
-	s := words.shape
-	places := x.Arange(32, dtype.Int64, ArangeOpt{})
-	bits := x.BitwiseAnd(x.Unsqueeze(x.ToDType(words, dtype.Int64), -1), x.BitwiseLeftShift(x.Full(nil, 1, dtype.Int64), places))
-	flat := x.View(bits, append(append([]int(nil), s[:len(s)-1]...), s[len(s)-1]*32)...)
-	return x.NeS(x.Narrow(flat, -1, 0, n), 0)
+func (x *Exec) unpackBits(words *Tensor, rows, n int) *Tensor {
+	words = x.Unsqueeze(x.ToDType(x.Narrow(words, 2, 0, rows), dtype.Int64), -1)
+	one := x.BitwiseLeftShift(x.Full(nil, 1, dtype.Int64), x.Arange(32, dtype.Int64, ArangeOpt{}))
+	kept := x.NeS(x.BitwiseAnd(words, one), 0)
+	s := kept.shape
+	return x.Narrow(x.View(kept, s[0], s[1], rows, -1), -1, 0, n)
 }

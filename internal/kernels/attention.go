@@ -39,6 +39,8 @@ type attentionSpec struct {
 	// Causal: a query sees only the keys up to its own position. Mapped: tensor maps describe the operands that the block iterates over.
 	// Grouped: in attentionKeys, several heads of queries share one head of keys.
 	Causal, Mapped, Grouped bool
+	// Padding: the mask is the same for all queries. Pairs: two keys' elements of it are loaded together, except in attentionKeys.
+	Padding, Pairs bool
 }
 
 // AttentionOpt are the options of attention.
@@ -50,7 +52,8 @@ type AttentionOpt struct {
 	// Mask, if present, has the shape of the scores [B, H, T, S], with any strides, and 0 where it broadcasts. A Bool says whether a query
 	// sees a key, and an element of the operands' type is added to the score. Queries that see no key get the result 0.
 	Mask Operand
-	// Kept, if present, says which weights are kept, as DropoutBits does, and the others become 0. KeptScale multiplies those that are.
+	// Kept, if present, says which weights are kept, as the bits of DropoutBits do, and the others become 0. KeptScale multiplies those
+	// that are kept.
 	Kept      Operand
 	KeptScale float64
 }
@@ -153,6 +156,7 @@ func alignedRows(o *Operand) bool {
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	s := attentionSpec{Width: uint16(a.width), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
 	wideFrom := 0
+	dropped := a.opt.Kept.Ptr != 0
 	switch {
 	case stage == attentionForward && a.width > 64 && a.queries > 64:
 		s.Rows, s.Stages, wideFrom = 128, 4, 1024
@@ -167,7 +171,7 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	if stage == attentionKeys {
 		walked = a.queries
 	}
-	if wideFrom > 0 && walked >= wideFrom && a.mappable(lim, stage) {
+	if wideFrom > 0 && walked >= wideFrom && !(dropped && stage == attentionKeys) && a.mappable(lim, stage) {
 		s.Step, s.Stages = 128, 2
 	}
 	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {
@@ -252,6 +256,7 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	if a.mask.Ptr != 0 && stage != attentionDelta {
 		s.Ins, s.DTypes[maskType] = 2, a.mask.DType
 		args.mask.host, args.maskStride.host = a.mask.Ptr, a.mask.Stride[:3]
+		r.Padding, r.Pairs = a.mask.Stride[2] == 0, stage != attentionKeys && a.maskInPairs()
 	}
 	if a.opt.Kept.Ptr != 0 && stage != attentionDelta {
 		s.Ins, s.DTypes[keptType] = 3, a.opt.Kept.DType
@@ -380,7 +385,7 @@ func (a *attentionArgs) layout(p params) {
 		&a.matrices, &a.section)
 	p.f64(&a.scale, "scale")
 	if p.s.masked() {
-		p.bufferRO(&a.mask, "mask", p.s.DTypes[maskType])
+		p.bufferRO(&a.mask, "mask", p.s.maskAccess())
 		list(p, &a.maskStride, "mask_stride", 3)
 	}
 	if p.s.drops() {

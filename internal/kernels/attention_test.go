@@ -225,12 +225,13 @@ func TestAttentionDropout(t *testing.T) {
 					h := newHost(t)
 					h.limits.SharedPerBlock = 227 << 10
 					const p = 0.25
-					bits := h.empty(dtype.Uint32, c.b, c.h, c.t, DropoutWords(c.s))
-					check(t, DropoutBits(h, p, bits, c.s, Philox{Seed: 7, Offset: 8}))
+					height, wide := DropoutBitsShape(c.t, c.s)
+					bits := h.empty(dtype.Uint32, c.b, c.h, height, wide)
+					check(t, DropoutBits(h, p, bits, c.t, c.s, Philox{Seed: 7, Offset: 8}))
 					kept, words := make([]float64, c.b*c.h*c.t*c.s), h.read(bits)
 					for i := range kept {
-						row, j := i/c.s, i%c.s
-						if uint32(words[row*DropoutWords(c.s)+j/32])>>(j%32)&1 != 0 {
+						row, j := i/c.s/c.t*height+i/c.s%c.t, i%c.s
+						if uint32(words[row*wide+j/32])>>(j%32)&1 != 0 {
 							kept[i] = 1 / (1 - p)
 						}
 					}
@@ -264,25 +265,27 @@ func TestAttentionDropout(t *testing.T) {
 // TestDropoutBits compares the bits with the mask of Dropout: rows that fill words and steps of a thread or do not, and more elements than
 // threads take in a step.
 func TestDropoutBits(t *testing.T) {
-	for _, c := range [][2]int{{1, 1}, {3, 7}, {2, 7}, {5, 32}, {4, 33}, {2, 50}, {70, 64}, {6, 100}, {1000, 129}, {301, 200}, {900, 66}} {
+	for _, c := range [][3]int{{1, 1, 1}, {1, 3, 7}, {2, 1, 7}, {5, 1, 32}, {2, 2, 33}, {1, 2, 50}, {2, 35, 64}, {3, 2, 100}, {8, 125, 129},
+		{7, 43, 200}, {6, 150, 66}} {
 		for _, captured := range []bool{false, true} {
 			h := newHost(t)
 			h.limits.Multiprocessors, h.limits.MaxThreadsPerSM = 2, 512
-			rows, length := c[0], c[1]
+			heads, rows, length := c[0], c[1], c[2]
 			ph := Philox{Seed: 1234567890123, Offset: 12}
 			if captured {
 				state := h.of(dtype.Int64, []float64{42, 16}, 2)
 				ph = Philox{SeedPtr: state.Ptr, OffsetPtr: state.Ptr + 8, Offset: 4}
 			}
-			in, out := h.empty(dtype.Float32, rows, length), h.empty(dtype.Float32, rows, length)
-			mask, bits := h.empty(dtype.Bool, rows, length), h.empty(dtype.Uint32, rows, DropoutWords(length))
+			in, out := h.empty(dtype.Float32, heads, rows, length), h.empty(dtype.Float32, heads, rows, length)
+			height, wide := DropoutBitsShape(rows, length)
+			mask, bits := h.empty(dtype.Bool, heads, rows, length), h.empty(dtype.Uint32, 1, heads, height, wide)
 			check(t, Dropout(h, dtype.Float32, 0.3, out, mask, in, ph))
-			check(t, DropoutBits(h, 0.3, bits, length, ph))
+			check(t, DropoutBits(h, 0.3, bits, rows, length, ph))
 			words := h.read(bits)
 			kept, ones := h.read(mask), 0.0
 			for i, want := range kept {
-				word := uint32(words[i/length*DropoutWords(length)+i%length/32])
-				if got := float64(word >> (i % length % 32) & 1); got != want {
+				row := i/length/rows*height + i/length%rows
+				if got := float64(uint32(words[row*wide+i%length/32]) >> (i % length % 32) & 1); got != want {
 					t.Fatalf("%v: element %d is %v, want %v", c, i, got, want)
 				}
 				ones += want

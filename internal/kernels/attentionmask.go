@@ -37,13 +37,62 @@ func (a *attention) layMask(is Issuer) (err error) {
 	return err
 }
 
-// maskOf returns the elements of a head's mask by query and key, which may be outside of it.
-func (a *attentionKernel) maskOf(head kernel.Value) func(query, key kernel.Value) kernel.Value {
-	k, st := a.k, &a.maskStride
-	u := a.mask.Offset(a.batch.Convert(dtype.Int64).Mul(st.Get(0)).Add(head.Convert(dtype.Int64).Mul(st.Get(1))))
-	lastQuery, lastKey := a.queries.Sub(k.I32(1)), a.keys.Sub(k.I32(1))
-	return func(query, key kernel.Value) kernel.Value {
-		return u.Load(query.Min(lastQuery).Convert(dtype.Int64).Mul(st.Get(2)).Add(key.Min(lastKey).Convert(dtype.Int64)))
+// maskInPairs reports whether the elements of two adjacent keys can be loaded together.
+func (a *attention) maskInPairs() bool {
+	places := a.mask.Ptr/uint64(a.mask.DType.Size()) | uint64(a.keys)
+	for d := range 3 {
+		places |= uint64(a.mask.Stride[d])
+	}
+	return places%2 == 0
+}
+
+// maskAccess returns the type in which elements of the mask are loaded.
+func (s *Spec) maskAccess() dtype.DType {
+	t := s.DTypes[maskType]
+	switch {
+	case !s.Attention.Pairs:
+		return t
+	case t == dtype.Bool:
+		return dtype.Uint16
+	}
+	return dtype.Uint32
+}
+
+// maskOf returns the elements of a head's mask by query and key. The key is the sum of a tile's first one, which is even, and of a row or
+// column of the tile. Both may be outside of the head.
+func (a *attentionKernel) maskOf(head kernel.Value) func(query, key, keyIn kernel.Value) kernel.Value {
+	k, st, s := a.k, &a.maskStride, &a.s.Attention
+	one := k.I32(1)
+	stride := func(d int) kernel.Value {
+		if s.Pairs {
+			return st.Get(d).Shr(one)
+		}
+		return st.Get(d)
+	}
+	u := a.mask.Offset(a.batch.Convert(dtype.Int64).Mul(stride(0)).Add(head.Convert(dtype.Int64).Mul(stride(1))))
+	rowStride, lastQuery, last := stride(2), a.queries.Sub(one), a.keys.Sub(one)
+	if s.Pairs {
+		last = a.keys.Shr(one).Sub(one)
+	}
+	return func(query, key, keyIn kernel.Value) kernel.Value {
+		place := key.Add(keyIn)
+		if s.Pairs {
+			place = key.Shr(one).Add(keyIn.And(k.I32(-2)).Shr(one))
+		}
+		at := place.Min(last).Convert(dtype.Int64)
+		if !s.Padding {
+			at = query.Min(lastQuery).Convert(dtype.Int64).Mul(rowStride).Add(at)
+		}
+		v := u.Load(at)
+		if !s.Pairs {
+			return v
+		}
+		t := a.s.DTypes[maskType]
+		v = v.Shr(keyIn.And(one).Mul(k.I32(8 * t.Size())))
+		if t == dtype.Bool {
+			return v.And(k.Int(v.Type(), 0xFF)).Ne(k.Int(v.Type(), 0))
+		}
+		return v.Convert(dtype.Uint16).Bitcast(t)
 	}
 }
 
@@ -57,7 +106,7 @@ func (a *attentionKernel) hideMasked(s kernel.Tile, query, key, scale kernel.Val
 	at := a.maskOf(a.head)
 	s.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
 		j := key.Add(col)
-		seen, mask := j.Lt(a.keys.Value), at(query.Add(row), j)
+		seen, mask := j.Lt(a.keys.Value), at(query.Add(row), key, col)
 		if a.s.added() {
 			v = a.plus(v, scale, mask)
 		} else {
@@ -97,7 +146,7 @@ func (a *attentionKernel) weigh(score, sums kernel.Tile, scale, head, first kern
 	at := a.maskOf(head)
 	score.Map(func(row, col, v kernel.Value, o []kernel.Value) kernel.Value {
 		query := first.Add(col)
-		seen, mask := query.Lt(a.queries.Value), at(query, a.first.Add(row))
+		seen, mask := query.Lt(a.queries.Value), at(query, a.first, row)
 		if a.s.added() {
 			v = a.plus(v, scale, mask).Sub(o[0])
 		} else {
@@ -107,15 +156,17 @@ func (a *attentionKernel) weigh(score, sums kernel.Tile, scale, head, first kern
 	}, sums)
 }
 
-// keptOf returns whether a head keeps a weight, by query and key, which may be outside of it.
-func (a *attentionKernel) keptOf(head kernel.Value) func(query, key kernel.Value) kernel.Value {
+// keptOf returns whether a head keeps a weight. Query and key are the sums of a tile's first one, which is a multiple of 32 for keys, and a
+// row or column of the tile; they may be outside of the head.
+func (a *attentionKernel) keptOf(head kernel.Value) func(query, key, keyIn kernel.Value) kernel.Value {
 	k := a.k
-	line := a.batch.Mul(a.heads.Value).Add(head).MulWide(a.queries.Value)
-	lastQuery, lastWord := a.queries.Sub(k.I32(1)), a.keptWords.Sub(k.I32(1))
-	return func(query, key kernel.Value) kernel.Value {
-		row := line.Add(query.Min(lastQuery).Convert(dtype.Int64)).Mul(a.keptWords.Convert(dtype.Int64))
-		word := a.kept.Load(row.Add(key.Shr(k.I32(5)).Min(lastWord).Convert(dtype.Int64)))
-		return word.Shr(key.And(k.I32(31))).And(k.U32(1)).Ne(k.U32(0))
+	rows := k.I32(keptRows)
+	line := a.batch.Mul(a.heads.Value).Add(head).MulWide(a.tiles(a.queries.Value, keptRows).Mul(rows))
+	u := a.kept.Offset(line.Mul(a.keptWords.Convert(dtype.Int64)))
+	five := k.I32(5)
+	return func(query, key, keyIn kernel.Value) kernel.Value {
+		word := u.Load(query.MulWide(a.keptWords.Value).Add(key.Shr(five).Add(keyIn.Shr(five)).Convert(dtype.Int64)))
+		return word.Shr(keyIn.And(k.I32(31))).And(k.U32(1)).Ne(k.U32(0))
 	}
 }
 
@@ -126,7 +177,7 @@ func (a *attentionKernel) drop(weights kernel.Tile, key kernel.Value) {
 	}
 	kept := a.keptOf(a.head)
 	weights.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-		return kept(a.first.Add(row), key.Add(col)).Select(v, v.Like(0))
+		return kept(a.first.Add(row), key, col).Select(v, v.Like(0))
 	})
 }
 
@@ -135,9 +186,10 @@ func (a *attentionKernel) dropChange(by kernel.Tile, key kernel.Value) {
 	if !a.s.drops() {
 		return
 	}
-	scale := a.keptScale.Convert(dtype.Float32)
-	a.drop(by, key)
-	by.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Mul(scale) })
+	kept, scale := a.keptOf(a.head), a.keptScale.Convert(dtype.Float32)
+	by.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+		return kept(a.first.Add(row), key, col).Select(v.Mul(scale), v.Like(0))
+	})
 }
 
 // dropKeys is what attentionKeys does in a tile of queries from first on: by, the gradients of the dropped weights, become those of the
@@ -145,7 +197,7 @@ func (a *attentionKernel) dropChange(by kernel.Tile, key kernel.Value) {
 func (a *attentionKernel) dropKeys(weights, by, delta kernel.Tile, head, first kernel.Value) {
 	kept, scale := a.keptOf(head), a.keptScale.Convert(dtype.Float32)
 	weights.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-		return kept(first.Add(col), a.first.Add(row)).Select(v, v.Neg())
+		return kept(first.Add(col), a.first, row).Select(v, v.Neg())
 	})
 	by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
 		zero := v.Like(0)

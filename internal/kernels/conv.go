@@ -292,9 +292,14 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 		if bias.Ptr != 0 && c.FitsEpilogue(a.DType) {
 			e = withBias(res, bias)
 		}
-		if bias.Ptr == 0 || e != nil {
-			return c.matmul(is, kind, res, a, b, e)
+		err := c.matmul(is, kind, res, a, b, e)
+		if err == nil && bias.Ptr != 0 && e == nil {
+			err = c.addBias(is, res, bias, c.LastY)
 		}
+		return err
+	}
+	if kind == convWeight && c.pointwise() && c.Turn == TurnWhereGood && c.Out*c.In*c.Batch*c.OH*c.OW >= fewTurnFrom {
+		return c.pointwiseWeight(is, res, a, b)
 	}
 	last := c.gathers(kind, a.DType)
 	wide, padded := *c, c.channels(kind)
@@ -368,11 +373,30 @@ func (c *Conv) addBias(is Issuer, res, bias Operand, last bool) error {
 	return Pointwise(is, Add, res.DType, nil, []Operand{res}, []Operand{res, bias})
 }
 
+// pointwise reports whether the convolution has one tap, at every pixel.
+func (c *Conv) pointwise() bool {
+	return c.KH*c.KW*c.Groups == 1 && c.StrideH*c.StrideW == 1 && c.PadH+c.PadW == 0
+}
+
+// pointwiseWeight computes the weight's gradient of a pointwise convolution as one product over the pixels of all images, with channels
+// last.
+func (c *Conv) pointwiseWeight(is Issuer, dw, dy, x Operand) (err error) {
+	if dy, err = lay(is, dy, c.Batch, c.Out, c.OH*c.OW, c.LastY, true, c.Out); err != nil {
+		return err
+	}
+	if x, err = lay(is, x, c.Batch, c.In, c.H*c.W, c.LastX, true, c.In); err != nil {
+		return err
+	}
+	last := *c
+	last.LastX, last.LastY = true, true
+	return last.matmul(is, convWeight, dw, dy, x, nil)
+}
+
 // plain reports whether the convolution is a product of its matrices as they are stored: one tap, at every pixel. Rows of pixels that do
 // not suit wide accesses are better gathered. The weight's gradient sums over images, so there must be a single image, or channels must be
 // last.
 func (c *Conv) plain(kind convKind, t dtype.DType) bool {
-	return c.Turn == TurnWhereGood && c.KH*c.KW*c.Groups == 1 && c.StrideH*c.StrideW == 1 && c.PadH+c.PadW == 0 && c.LastX == c.LastY &&
+	return c.Turn == TurnWhereGood && c.pointwise() && c.LastX == c.LastY &&
 		(c.LastX || c.H*c.W*t.Size()%16 == 0 && (kind != convWeight || c.Batch == 1))
 }
 
@@ -500,19 +524,36 @@ func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bia
 // their results are large, except for a few images, which would leave most of the device idle.
 func (c *Conv) tile(lim *Limits, kind convKind, m, n, k int, few bool, t dtype.DType, tf32 bool) (gemmTile, int) {
 	p := product{m: m, n: n, k: k}
+	order := tileOrder(t, tf32, m)
+	next := order[len(order)-2]
 	if kind == convWeight {
 		tile := pickTile(lim, t, tf32, m, n, k, c.Groups)
+		if tile == tileSmall && c.halfFull(&next, lim, m, n, t, tf32) && k >= splitLong*lim.Multiprocessors/4 {
+			tile = next
+		}
 		return tile, p.splits(lim, tile, c.Groups)
 	}
 	tile := pickTile(lim, t, tf32, m, n, 0, c.Groups)
+	if tile == tileSmall && (t.Size() == 2 || tf32) {
+		high := order[len(order)-3]
+		if c.halfFull(&high, lim, m, n, t, tf32) && ceilDiv(m, high.rows)*ceilDiv(n, high.cols) >= 4*lim.Multiprocessors {
+			return high, 1
+		}
+	}
 	if !few || tile != tileSmall {
 		return tile, 1
 	}
-	order := tileOrder(t, tf32, m)
-	if next := order[len(order)-2]; m > next.rows/2 && n > next.cols/2 && next.shared(t.Size()) <= lim.SharedPerBlock {
+	if m > next.rows/2 && n > next.cols/2 && next.shared(t.Size()) <= lim.SharedPerBlock {
 		tile = next
 	}
 	return tile, p.splits(lim, tile, c.Groups)
+}
+
+// halfFull reports whether matrix units compute the product, and a tile is half outside the result at most in each direction. For results
+// with 32 channels, that is faster than the smallest tile if there is enough to do: on an H200 the layers of a U-Net with 32 channels, 64
+// images and 128 × 128 pixels took 0.8 ms forward and 3.5 ms for the gradient of a weight.
+func (c *Conv) halfFull(g *gemmTile, lim *Limits, m, n int, t dtype.DType, tf32 bool) bool {
+	return (t.Size() == 2 || tf32) && 2*m >= g.rows && 2*n >= g.cols && g.shared(t.Size()) <= lim.SharedPerBlock
 }
 
 // widthA is the access width of the left operand: the weight, whose taps are adjacent, or the output's gradient, whose pixels are.

@@ -8,11 +8,12 @@ import (
 	"tenon.dev/kernel"
 )
 
-// bitsArgs are the arguments of dropout's bits: of all words, of which each row has some, and of elements per row. threads is the number of
-// PyTorch's threads.
+// bitsArgs are the arguments of dropout's bits: of all words, of which each of some rows has words, and of heads with height rows of which
+// rows exist, with length elements each. threads is the number of PyTorch's threads.
 type bitsArgs struct {
 	out                bufferArg
 	all, words, length intArg
+	rows, height       intArg
 	threads            intArg
 	philox             philoxArg
 	keep               scalarArg
@@ -20,20 +21,25 @@ type bitsArgs struct {
 
 func (a *bitsArgs) layout(p params) {
 	p.buffer(&a.out, "out", dtype.Uint32)
-	p.i64s("all words length threads", &a.all, &a.words, &a.length, &a.threads)
+	p.i64s("all words length rows height threads", &a.all, &a.words, &a.length, &a.rows, &a.height, &a.threads)
 	p.philox(&a.philox, p.s.Dropout.Captured)
 	p.scalar(&a.keep, "keep", dtype.Float32)
 }
 
-// DropoutWords returns how many words DropoutBits needs for a row of n elements.
-func DropoutWords(n int) int { return ceilDiv(n, 32) }
+// The bits of a head fill whole tiles of attention: keptRows queries by keptWords words.
+const keptRows, keptWords = 128, 4
 
-// DropoutBits draws which elements of a contiguous Float32 array Dropout keeps, the last dimension of which has the given length. out,
-// Uint32 and contiguous, has DropoutWords words for each row, with its first element in bit 0; bits beyond the row are 0.
-func DropoutBits(is Issuer, p float64, out Operand, length int, ph Philox) error {
-	words := DropoutWords(length)
-	rows := out.Numel() / max(1, words)
-	n := rows * length
+// DropoutBitsShape returns the numbers of rows and of words of the bits for rows of n elements.
+func DropoutBitsShape(rows, n int) (height, words int) {
+	return ceilDiv(rows, keptRows) * keptRows, ceilDiv(n, 32*keptWords) * keptWords
+}
+
+// DropoutBits draws which elements of a contiguous Float32 array [B, H, rows, length] Dropout keeps. out, Uint32 and contiguous, is [B, H,
+// height, words], see DropoutBitsShape. A row's first element is bit 0 of its first word; bits outside of the array are 0.
+func DropoutBits(is Issuer, p float64, out Operand, rows, length int, ph Philox) error {
+	height, words := DropoutBitsShape(rows, length)
+	all := out.Numel()
+	n := all / max(1, height*words) * rows * length
 	if n == 0 {
 		return nil
 	}
@@ -47,12 +53,13 @@ func DropoutBits(is Issuer, p float64, out Operand, length int, ph Philox) error
 	s.Vec = uint8(1 << bits.TrailingZeros(uint(n|randomStep)))
 	s.Dropout = dropoutSpec{Captured: ph.captured(), Whole: length%randomStep == 0}
 	var a bitsArgs
-	a.out.host, a.all.host, a.words.host, a.length.host = out.Ptr, rows*words, words, length
+	a.out.host, a.all.host, a.words.host, a.length.host = out.Ptr, all, words, length
+	a.rows.host, a.height.host = rows, height
 	a.threads.host = randomGrid(is.Limits(), n) * randomThreads
 	a.philox.give(&ph)
 	a.keep.host.F = float64(float32(1 - p))
 	a.layout(packing(l))
-	l.Grid = [3]uint32{uint32(min(ceilDiv(rows*words, randomThreads), 1<<20)), 1, 1}
+	l.Grid = [3]uint32{uint32(min(ceilDiv(all, randomThreads), 1<<20)), 1, 1}
 	l.Block = [3]uint32{randomThreads, 1, 1}
 	return is.Issue(l)
 }
@@ -72,10 +79,12 @@ func buildDropoutBits(s *Spec) *kernel.Kernel {
 			return p.words(p.block.Add(step.Convert(dtype.Uint64)), keys)
 		}
 		k.ForEach(a.all.Value, func(at kernel.Value) {
-			row := at.Div(a.words.Value)
-			first := at.Sub(row.Mul(a.words.Value)).Shl(k.I32(5))
-			begin := row.Mul(a.length.Value).Add(first)
-			left := a.length.Sub(first).Min(k.I64(32)).Convert(dtype.Int32)
+			line := at.Div(a.words.Value)
+			first := at.Sub(line.Mul(a.words.Value)).Shl(k.I32(5))
+			head := line.Div(a.height.Value)
+			row := line.Sub(head.Mul(a.height.Value))
+			begin := head.Mul(a.rows.Value).Add(row).Mul(a.length.Value).Add(first)
+			left := row.Lt(a.rows.Value).Select(a.length.Sub(first).Min(k.I64(32)), k.I64(0)).Convert(dtype.Int32)
 			set := k.Var(k.U32(0))
 			if s.Dropout.Whole {
 				wholeBits(k, &a, begin, left, set, keep, draw)

@@ -292,9 +292,9 @@ func TestLayouts(t *testing.T) {
 	check(t, ConvData(y, each, in, weight, out))
 	check(t, ConvWeight(y, each, weight, out, in))
 	heads, rows := of(h, 2, 4, 100, 64), of(f, 2, 4, 100)
-	kept := of(dtype.Uint32, 2, 4, 100, 4)
+	kept := of(dtype.Uint32, 2, 4, 128, 4)
 	for _, ph := range []Philox{{}, captured} {
-		check(t, DropoutBits(y, 0.5, kept, 100, ph))
+		check(t, DropoutBits(y, 0.5, kept, 100, 100, ph))
 	}
 	for _, attend := range []AttentionOpt{{Scale: 1, Causal: true}, {Scale: 1, Mask: of(dtype.Bool, 2, 4, 100, 100)},
 		{Scale: 1, Kept: kept}, {Scale: 1, Mask: of(h, 2, 4, 100, 100), Kept: kept}} {

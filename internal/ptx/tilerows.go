@@ -173,9 +173,9 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	b := in.Blocks[0]
 	used := map[kir.Value]bool{}
 	usedIn(b, used)
-	early, pairs := loadsBefore(b), pairColumns(b, t)
-	at := &positions{rows: map[int]string{}, cols: map[int]string{}, pairs: pairs}
-	if len(pairs) > 0 {
+	early, known := loadsBefore(b), knownPlaces(b, t)
+	at := &positions{rows: map[int]string{}, cols: map[int]string{}, known: known, shifted: map[[3]int]string{}}
+	if len(known) > 0 {
 		at.odd = [2]string{f.to(word, "mov.b32", "0"), f.to(word, "mov.b32", "1")}
 	}
 	rows := f.rowElements(in, t)
@@ -183,7 +183,7 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	if len(early) > 0 {
 		f.eachElement(in, t, used, at, rows, func(string) {
 			for _, x := range b.Instrs {
-				if early[x] && pairs[x] == 0 {
+				if early[x] && known[x] == nothing {
 					f.once(x, memory)
 				}
 			}
@@ -194,7 +194,7 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 		f.pairProducts(b, nil)
 		for _, x := range b.Instrs {
 			switch {
-			case pairs[x] != 0:
+			case known[x] != nothing:
 			case early[x]:
 				f.once(x, memory)
 			default:
@@ -266,7 +266,7 @@ func (f *function) rowElements(in *kir.Instr, t *tile) map[int]map[int][]string 
 }
 
 // eachElement runs do for every element that the thread has, with the element's register. The names of the map's parameters are set, and
-// those of the results of at.pairs. rows are those of rowElements.
+// those of the results of at.known. rows are those of rowElements.
 func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, at *positions, rows map[int]map[int][]string,
 	do func(reg string)) {
 	b := in.Blocks[0]
@@ -299,11 +299,15 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 				f.names[b.Params[1]] = place(at.cols, column, it.col+e)
 			}
 			for _, x := range b.Instrs {
-				switch at.pairs[x] {
-				case 1:
+				switch p := at.known[x]; p.what {
+				case oddColumn:
 					f.names[x.Res[0]] = at.odd[e]
-				case evenMask:
+				case evenColumn:
 					f.names[x.Res[0]] = place(at.cols, column, it.col)
+				case shiftedColumn:
+					f.names[x.Res[0]] = at.shift(f, column, p, (it.col+e)>>p.by)
+				case shiftedRow:
+					f.names[x.Res[0]] = at.shift(f, place(at.rows, t.arr.row, it.row&^15), p, it.row&^15)
 				}
 			}
 			f.names[b.Params[2]] = reg
@@ -327,9 +331,23 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 type positions struct {
 	// rows and cols are registers with rows and columns, by their distance from the thread's first one.
 	rows, cols map[int]string
-	// pairs are the instructions that pairColumns returns, and odd registers with 0 and 1.
-	pairs map[*kir.Instr]uint32
-	odd   [2]string
+	// known are the instructions that knownPlaces returns, odd registers with 0 and 1, and shifted those of shifted rows and columns.
+	known   map[*kir.Instr]knownPlace
+	odd     [2]string
+	shifted map[[3]int]string
+}
+
+// shift returns a register with row or column first shifted as p says, plus n for columns. Elements with equal n have the same register.
+func (at *positions) shift(f *function, first string, p knownPlace, n int) string {
+	key := [3]int{int(p.what), p.by, n}
+	if at.shifted[key] == "" {
+		reg := f.to(word, "shr.s32", first, itoa(p.by))
+		if p.what == shiftedColumn {
+			reg = f.addImm(reg, n)
+		}
+		at.shifted[key] = reg
+	}
+	return at.shifted[key]
 }
 
 // elementPlace says that a register holds the sum of another one and a constant.
@@ -338,28 +356,56 @@ type elementPlace struct {
 	distance int
 }
 
-// evenMask rounds a column down to an even one.
-const evenMask = ^uint32(1)
+// knownPlace is what is known about the result of an instruction of a map's region, without computing it for each element.
+type knownPlace struct {
+	what placeKind
+	by   int
+}
 
-// pairColumns returns the instructions of b, the region of a map over t, that round the column down to an even one or say whether it is
-// odd, with their masks, evenMask or 1. The threads of the matrix units have both columns of a pair, so both results are known, and the
-// first is the same for the two.
-func pairColumns(b *kir.Block, t *tile) map[*kir.Instr]uint32 {
-	pairs, consts := map[*kir.Instr]uint32{}, map[kir.Value]uint32{}
+type placeKind uint8
+
+const (
+	_ placeKind = iota
+	// oddColumn says whether a column is odd, and evenColumn is the column rounded down to an even one.
+	oddColumn
+	evenColumn
+	// shiftedColumn and shiftedRow are a column or row shifted right.
+	shiftedColumn
+	shiftedRow
+)
+
+var nothing knownPlace
+
+// knownPlaces returns the instructions of b, the region of a map over t, whose results several elements of a thread share. The threads of
+// the matrix units have both columns of a pair, so whether a column is odd is known, and the even one is the same for the two. A thread's
+// first column is below 8 in its warp's share, and the other distances are multiples of 8 and 1; its rows are the same and 8 further in
+// every 16.
+func knownPlaces(b *kir.Block, t *tile) map[*kir.Instr]knownPlace {
+	known, consts := map[*kir.Instr]knownPlace{}, map[kir.Value]uint32{}
 	if t.arr.unit == plain || t.arr.turned || t.Cols == 1 {
-		return pairs
+		return known
 	}
 	for _, x := range b.Instrs {
-		switch {
-		case x.Op == kir.OpConst:
+		if x.Op == kir.OpConst {
 			consts[x.Res[0]] = uint32(x.Imm)
-		case x.Op == kir.OpAnd && x.Type == dtype.Int32 && x.Args[0] == b.Params[1]:
-			if mask := consts[x.Args[1]]; mask == 1 || mask == evenMask {
-				pairs[x] = mask
-			}
+			continue
+		}
+		if x.Type != dtype.Int32 || len(x.Args) != 2 {
+			continue
+		}
+		column, row, c := x.Args[0] == b.Params[1], x.Args[0] == b.Params[0], consts[x.Args[1]]
+		switch {
+		case x.Op == kir.OpAnd && column && c == 1:
+			known[x] = knownPlace{what: oddColumn}
+		case x.Op == kir.OpAnd && column && c == ^uint32(1):
+			known[x] = knownPlace{what: evenColumn}
+		case x.Op == kir.OpShr && column && c >= 3 && c < 31 && (t.arr.across == 1 || t.arr.cols%(1<<c) == 0):
+			known[x] = knownPlace{shiftedColumn, int(c)}
+		case x.Op == kir.OpShr && row && c >= 4 && c < 31:
+			known[x] = knownPlace{shiftedRow, int(c)}
 		}
 	}
-	return pairs
+	return known
 }
 
 // rowsOf lists the rows of a thread as distances from its first row.
