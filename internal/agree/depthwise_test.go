@@ -6,8 +6,9 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// depthwiseShapes are depthwise convolutions: numbers of channels that fill accesses and blocks or do not, strips that end at a row's end
-// or beyond it, kernels of one row, one column and the most taps, strides, dilations and paddings of all kinds.
+// depthwiseShapes are convolutions with one channel in each group, or a few: numbers of channels that fill accesses and blocks or do not,
+// strips that end at a row's end or beyond it, kernels of one row, one column and the most taps, strides, dilations and paddings of all
+// kinds.
 var depthwiseShapes = []kernels.Conv{
 	{Batch: 2, In: 64, H: 9, W: 14, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
 	{Batch: 1, In: 96, H: 10, W: 9, KH: 7, KW: 7, StrideH: 1, StrideW: 1, PadH: 3, PadW: 3, DilationH: 1, DilationW: 1},
@@ -18,13 +19,22 @@ var depthwiseShapes = []kernels.Conv{
 	{Batch: 2, In: 2, H: 31, W: 3, KH: 5, KW: 1, StrideH: 3, StrideW: 1, PadH: 2, PadW: 0, DilationH: 1, DilationW: 1},
 	{Batch: 70, In: 80, H: 7, W: 7, KH: 1, KW: 1, StrideH: 1, StrideW: 2, PadH: 0, PadW: 1, DilationH: 1, DilationW: 1},
 	{Batch: 1, In: 9, H: 6, W: 7, KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 4, PadW: 5, DilationH: 2, DilationW: 2},
+	{Batch: 2, In: 20, H: 1, W: 60, KH: 1, KW: 31, StrideH: 1, StrideW: 1, PadH: 0, PadW: 15, DilationH: 1, DilationW: 1},
+	{Batch: 2, In: 64, Out: 64, Groups: 8, H: 7, W: 14, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 1, In: 64, Out: 128, Groups: 4, H: 6, W: 9, KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 2, In: 12, Out: 24, Groups: 12, H: 8, W: 9, KH: 3, KW: 2, StrideH: 1, StrideW: 1, PadH: 1, PadW: 0, DilationH: 1, DilationW: 2},
+	{Batch: 2, In: 24, Out: 12, Groups: 12, H: 9, W: 8, KH: 2, KW: 3, StrideH: 2, StrideW: 1, PadH: 0, PadW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 3, In: 30, Out: 20, Groups: 5, H: 5, W: 16, KH: 3, KW: 3, StrideH: 1, StrideW: 2, PadH: 1, PadW: 2, DilationH: 1, DilationW: 1},
 }
 
-// TestDepthwise compares the three products of depthwise convolutions of every type, with and without channels last, with sums in float64.
+// TestDepthwise compares the three products of convolutions with few channels in each group, of every type, with and without channels last,
+// with sums in float64.
 func TestDepthwise(t *testing.T) {
 	spread(t, func(p *pair) {
 		for i, c := range depthwiseShapes {
-			c.Groups, c.Out = c.In, c.In
+			if c.Groups == 0 {
+				c.Groups, c.Out = c.In, c.In
+			}
 			c.OH = (c.H+2*c.PadH-c.DilationH*(c.KH-1)-1)/c.StrideH + 1
 			c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
 			for j, kind := range operandKinds {

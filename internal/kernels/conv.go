@@ -285,7 +285,7 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	if _, _, k := c.sizes(kind); k == 0 && e == nil {
 		return c.empty(is, res, bias)
 	}
-	if c.depthwise() {
+	if c.depthwise(a.DType) {
 		return c.issueDepthwise(is, kind, res, a, b, bias)
 	}
 	if c.plain(kind, a.DType) {
