@@ -37,7 +37,8 @@ type ArangeOpt struct {
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
 	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the
-	// scores, and under autocast one of another floating-point type is converted. nil hides nothing.
+	// scores, where minus infinity hides a key, as does any number below -2.35e38 except in float64. Under autocast a mask of another
+	// floating-point type is converted. nil hides nothing.
 	Mask *Tensor
 	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool

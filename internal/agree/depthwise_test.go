@@ -20,6 +20,8 @@ var depthwiseShapes = []kernels.Conv{
 	{Batch: 70, In: 80, H: 7, W: 7, KH: 1, KW: 1, StrideH: 1, StrideW: 2, PadH: 0, PadW: 1, DilationH: 1, DilationW: 1},
 	{Batch: 1, In: 9, H: 6, W: 7, KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 4, PadW: 5, DilationH: 2, DilationW: 2},
 	{Batch: 2, In: 20, H: 1, W: 60, KH: 1, KW: 31, StrideH: 1, StrideW: 1, PadH: 0, PadW: 15, DilationH: 1, DilationW: 1},
+	{Batch: 1, In: 4, H: 2, W: 50, KH: 1, KW: 49, StrideH: 1, StrideW: 1, PadH: 0, PadW: 24, DilationH: 1, DilationW: 1},
+	{Batch: 1, In: 4, H: 3, W: 260, KH: 2, KW: 2, StrideH: 1, StrideW: 1, PadH: 0, PadW: 0, DilationH: 1, DilationW: 257},
 	{Batch: 2, In: 64, Out: 64, Groups: 8, H: 7, W: 14, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
 	{Batch: 1, In: 64, Out: 128, Groups: 4, H: 6, W: 9, KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
 	{Batch: 2, In: 12, Out: 24, Groups: 12, H: 8, W: 9, KH: 3, KW: 2, StrideH: 1, StrideW: 1, PadH: 1, PadW: 0, DilationH: 1, DilationW: 2},

@@ -236,6 +236,29 @@ func TestAttentionDropout(t *testing.T) {
 	})
 }
 
+// TestAttentionKeptScale: with equal scores and values of 1, a query gets the number of weights that are kept over S·(1-p), to the last
+// bit.
+func TestAttentionKeptScale(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		const keys, p = 64, 0.25
+		q := x.Zeros([]int{1, 2, 40, 32}, dtype.Float16)
+		ones := x.Ones([]int{1, 2, keys, 32}, dtype.Float16)
+		if err := x.Generator().SetSeed(5); err != nil {
+			t.Fatal(err)
+		}
+		got := doubles(t, x, x.ScaledDotProductAttention(q, ones, ones, AttentionOpt{Dropout: p}))
+		if err := x.Generator().SetSeed(5); err != nil {
+			t.Fatal(err)
+		}
+		kept := doubles(t, x, x.Sum(x.Dropout(x.Ones([]int{1, 2, 40, keys}, dtype.Float32), p), []int{-1}, SumOpt{}))
+		for i, y := range got {
+			if want := kept[i/32] / keys; math.Abs(y-want) > want/1024 {
+				t.Fatalf("element %d is %v, want %v", i, y, want)
+			}
+		}
+	})
+}
+
 // TestAttentionMaskForms: autocast converts a mask that is added, a mask that is learned gets its gradient, one number or size broadcasts,
 // and a mask may make the result larger than the queries.
 func TestAttentionMaskForms(t *testing.T) {
@@ -249,6 +272,10 @@ func TestAttentionMaskForms(t *testing.T) {
 			t.Errorf("under autocast the result is %v", half.dt)
 		}
 		wantClose(t, "autocast", doubles(t, x, half), want, 1.0/32)
+		for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float64} {
+			y := x.Autocast(dtype.BFloat16).ScaledDotProductAttention(q, q, q, AttentionOpt{Mask: x.ToDType(bias, dt)})
+			wantClose(t, fmt.Sprint("autocast of a mask of ", dt), doubles(t, x, y), want, 1.0/32)
+		}
 		grads := map[dtype.DType][]float64{}
 		for _, dt := range []dtype.DType{dtype.Float64, dtype.BFloat16} {
 			leaf := x.ToDType(bias, dt)
@@ -272,6 +299,20 @@ func TestAttentionMaskForms(t *testing.T) {
 		none := x.ScaledDotProductAttention(low, low, low, AttentionOpt{Mask: x.Zeros(nil, dtype.Bool)})
 		if got := doubles(t, x, x.AMax(x.Abs(none), nil, DimOpt{}))[0]; got != 0 {
 			t.Errorf("with everything hidden the result reaches %v", got)
+		}
+		least := x.Full([]int{1, 20}, -3.3895313892515355e38, dtype.BFloat16) // bfloat16's least number, with which models hide keys
+		for _, a := range []*Tensor{low, x.Narrow(low, 2, 0, 5), q} {
+			y := x.ScaledDotProductAttention(a, x.ToDType(low, a.dt), x.ToDType(low, a.dt), AttentionOpt{Mask: x.ToDType(least, a.dt)})
+			if got := doubles(t, x, x.AMax(x.Abs(y), nil, DimOpt{}))[0]; got != 0 {
+				t.Errorf("%d queries of %v, all hidden by the least number, give up to %v", a.shape[2], a.dt, got)
+			}
+		}
+		one := x.Narrow(low, 2, 0, 1)
+		for _, s := range [][]int{{20, 5}, {20, 0}, {7, 1}} {
+			if err := Try(func() { x.ScaledDotProductAttention(low, one, one, AttentionOpt{Mask: x.Ones(s, dtype.Bool)}) }); err == nil ||
+				!strings.Contains(err.Error(), "does not broadcast to the scores, of shape [1 2 20 1]") {
+				t.Errorf("a mask of shape %v for one key: %v", s, err)
+			}
 		}
 		more := x.ScaledDotProductAttention(low, low, low, AttentionOpt{Mask: x.Ones([]int{3, 1, 1, 20}, dtype.Bool)})
 		if fmt.Sprint(more.shape) != "[3 2 20 32]" {

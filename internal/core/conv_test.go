@@ -219,3 +219,40 @@ func TestConvolutionsOfNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestDepthwiseEdges: images without pixels have results of zeros or the bias, and an infinite input reaches only the taps that meet it.
+func TestDepthwiseEdges(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, shape := range [][]int{{2, 4, 0, 5}, {2, 4, 5, 0}} {
+			in := x.Ones(shape, dtype.Float32)
+			w, bias := x.Ones([]int{4, 1, 3, 3}, dtype.Float32), x.Full([]int{4}, 2, dtype.Float32)
+			w.SetRequiresGrad(true)
+			y := x.Conv2d(in, w, bias, Conv2dOpt{Padding: [2]int{2, 2}, Groups: 4})
+			if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range doubles(t, x, y) {
+				if v != 2 {
+					t.Fatalf("an image of shape %v gives %v, not the bias", shape, v)
+				}
+			}
+			for _, v := range doubles(t, x, w.Grad()) {
+				if v != 0 {
+					t.Fatalf("an image of shape %v gives the weight the gradient %v", shape, v)
+				}
+			}
+		}
+		in := x.Zeros([]int{1, 4, 1, 8}, dtype.Float32)
+		x.FillInto(x.Narrow(in, 3, 7, 1), math.Inf(1))
+		w := x.Ones([]int{4, 1, 1, 3}, dtype.Float32)
+		w.SetRequiresGrad(true)
+		if err := x.Backward(x.Sum(x.Conv2d(in, w, nil, Conv2dOpt{Groups: 4}), nil, SumOpt{}), BackwardOpt{}); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range doubles(t, x, w.Grad()) {
+			if want := []float64{0, 0, math.Inf(1)}[i%3]; v != want {
+				t.Errorf("tap %d has the gradient %v, want %v", i%3, v, want)
+			}
+		}
+	})
+}

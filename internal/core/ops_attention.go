@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"math"
 	"slices"
 
@@ -194,7 +195,8 @@ func (b *back) attentionOps() {
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
 	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the
-	// scores, and under autocast one of another floating-point type is converted. nil hides nothing.
+	// scores, where minus infinity hides a key, as does any number below -2.35e38 except in float64. Under autocast a mask of another
+	// floating-point type is converted. nil hides nothing.
 	Mask *Tensor
 	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool
@@ -322,7 +324,13 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 		return
 	}
 	scores := append(append(buf[:0], q.shape[:len(q.shape)-2]...), last(q, 2), last(k, 2))
-	if _, err := infer.Broadcast(nil, scores, opt.Mask.shape); err != nil {
+	_, err := infer.Broadcast(nil, scores, opt.Mask.shape)
+	for back := 1; back <= min(2, len(opt.Mask.shape)); back++ { // a mask may make batches larger, but not matrices
+		if n := last(opt.Mask, back); n != 1 && n != scores[len(scores)-back] {
+			err = errMask
+		}
+	}
+	if err != nil {
 		fail("the mask of shape %v does not broadcast to the scores, of shape %v", opt.Mask.shape, scores)
 	}
 }
@@ -366,14 +374,17 @@ func (x *Exec) causalMask(q, k *Tensor) *Tensor {
 	return x.Ge(x.Unsqueeze(rows, 1), cols)
 }
 
+var errMask = errors.New("the last dimensions are not those of the scores")
+
+// hiddenBelow is the limit of a mask's elements that hide a key: less than that is infinite in base 2. Models hide keys with the least
+// number of bfloat16 or float32.
+const hiddenBelow = -math.MaxFloat32 / math.Log2E
+
 // attentionWeights returns softmax(scale q kᵀ + mask), and 0 for a query from which the mask hides all keys.
 func (x *Exec) attentionWeights(q, k *Tensor, scale float64, mask *Tensor) *Tensor {
 	s := x.MulS(x.MatMul(q, x.Transpose(k, -2, -1)), scale)
 	if mask == nil || k.shape[len(k.shape)-2] == 0 {
 		return x.Softmax(s, -1, SoftmaxOpt{})
-	}
-	if len(mask.shape) == 0 {
-		mask = x.Unsqueeze(mask, 0)
 	}
 	// A hidden row is filled with zeros in place of the mask: its softmax would have the gradient NaN.
 	var blind *Tensor
@@ -381,7 +392,11 @@ func (x *Exec) attentionWeights(q, k *Tensor, scale float64, mask *Tensor) *Tens
 		blind = x.LogicalNot(x.Any(mask, []int{-1}, DimOpt{KeepDim: true}))
 		s = x.MaskedFillS(s, x.LogicalNot(x.LogicalOr(mask, blind)), math.Inf(-1))
 	} else {
-		blind = x.EqS(x.AMax(mask, []int{-1}, DimOpt{KeepDim: true}), math.Inf(-1))
+		least := math.Inf(-1)
+		if mask.dt != dtype.Float64 {
+			least = hiddenBelow
+		}
+		blind = x.LeS(x.AMax(mask, []int{-1}, DimOpt{KeepDim: true}), least)
 		s = x.Add(s, x.MaskedFillS(mask, blind, 0))
 	}
 	return x.MaskedFillS(x.Softmax(s, -1, SoftmaxOpt{}), blind, 0)

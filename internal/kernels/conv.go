@@ -288,17 +288,20 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	if c.depthwise(a.DType) {
 		return c.issueDepthwise(is, kind, res, a, b, bias)
 	}
+	large := c.Out*c.In*c.Batch*c.OH*c.OW >= fewTurnFrom // enough for an additional launch
 	if c.plain(kind, a.DType) {
 		if bias.Ptr != 0 && c.FitsEpilogue(a.DType) {
 			e = withBias(res, bias)
 		}
-		err := c.matmul(is, kind, res, a, b, e)
-		if err == nil && bias.Ptr != 0 && e == nil {
-			err = c.addBias(is, res, bias, c.LastY)
+		if bias.Ptr == 0 || e != nil || large {
+			err := c.matmul(is, kind, res, a, b, e)
+			if err == nil && bias.Ptr != 0 && e == nil {
+				err = c.addBias(is, res, bias, c.LastY)
+			}
+			return err
 		}
-		return err
 	}
-	if kind == convWeight && c.pointwise() && c.Turn == TurnWhereGood && c.Out*c.In*c.Batch*c.OH*c.OW >= fewTurnFrom {
+	if kind == convWeight && c.pointwise() && c.Turn == TurnWhereGood && large {
 		return c.pointwiseWeight(is, res, a, b)
 	}
 	last := c.gathers(kind, a.DType)

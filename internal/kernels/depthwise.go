@@ -86,6 +86,9 @@ func (c *Conv) depthwise(t dtype.DType) bool {
 
 // issueDepthwise computes one of the products of a depthwise convolution.
 func (c *Conv) issueDepthwise(is Issuer, kind convKind, res, a, b, bias Operand) (err error) {
+	if a.Numel() == 0 || b.Numel() == 0 {
+		return c.empty(is, res, bias)
+	}
 	x := func(o Operand) (Operand, error) { return lay(is, o, c.Batch, c.In, c.H*c.W, c.LastX, true, c.In) }
 	y := func(o Operand) (Operand, error) { return lay(is, o, c.Batch, c.Out, c.OH*c.OW, c.LastY, true, c.Out) }
 	switch kind {
@@ -325,8 +328,8 @@ func (d *depthwiseKernel) values(u kernel.Buffer, place kernel.Value, n int, ins
 
 // columns calls f with n channels of each column that is used of a row of the other array, and with its uses. first is the place of the
 // channels in the row's first column, and at the number of the column from which distances count.
-func (d *depthwiseKernel) columns(first, at kernel.Value, n int, f func(vs []kernel.Value, uses []use)) {
-	k, all := d.k, d.uses()
+func (d *depthwiseKernel) columns(all []use, first, at kernel.Value, n int, f func(vs []kernel.Value, uses []use)) {
+	k := d.k
 	last := d.iw.Sub(k.I32(1))
 	for len(all) > 0 {
 		same := 1
@@ -420,7 +423,7 @@ func (d *depthwiseKernel) addRow(weights kernel.Array, tap, first, start kernel.
 		for t := range ws {
 			ws[t] = weight(t, k.I32(0))
 		}
-		d.columns(first, start, d.vec, func(xs []kernel.Value, uses []use) {
+		d.columns(d.uses(), first, start, d.vec, func(xs []kernel.Value, uses []use) {
 			for _, u := range uses {
 				for v, x := range xs {
 					sum := sums[u.pixel][v]
@@ -437,7 +440,7 @@ func (d *depthwiseKernel) addRow(weights kernel.Array, tap, first, start kernel.
 				ws[t] = append(ws[t], weight(t, inner.Add(k.I32(i))))
 			}
 		}
-		d.columns(first.Add(inner), start, int(s.At), func(xs []kernel.Value, uses []use) {
+		d.columns(d.uses(), first.Add(inner), start, int(s.At), func(xs []kernel.Value, uses []use) {
 			for _, u := range uses {
 				for i, x := range xs {
 					for v, sum := range sums[u.pixel] {
@@ -526,19 +529,43 @@ func (d *depthwiseKernel) weight() {
 	}
 }
 
-// addStrip adds the products of a strip's gradients and the inputs of each tap to sums.
+// addStrip adds the products of a strip's gradients and the inputs of each tap to sums. Pixels beyond the end of a row must not be
+// multiplied even with zeros, since an input may be infinite: then the strip's pixels come one by one.
 func (d *depthwiseKernel) addStrip(strip kernel.Value, sums [][]kernel.Var) {
 	k, s := d.k, &d.s.Depthwise
 	columns, row := d.rowDiv.divide(strip, d.oh.Value)
 	image, place := d.imageDiv.divide(columns, d.perRow.Value)
 	column := place.Mul(k.I32(int(s.Pixels)))
 	first := d.place(image, row)
-	gs := make([][]kernel.Value, s.Pixels)
-	for p := range gs {
-		at := column.Add(k.I32(p))
-		near := at.Min(d.ow.Sub(k.I32(1)))
-		gs[p] = d.values(d.out.Buffer, first.Add(near.Mul(d.channels.Value)), d.vec, near.Eq(at))
+	gradient := func(column kernel.Value) []kernel.Value {
+		vs := d.out.LoadVec(first.Add(column.Mul(d.channels.Value)), d.vec)
+		for i, v := range vs {
+			vs[i] = v.Convert(d.acc)
+		}
+		return vs
 	}
+	k.IfElse(column.Add(k.I32(int(s.Pixels))).Le(d.ow.Value), func() {
+		gs := make([][]kernel.Value, s.Pixels)
+		for p := range gs {
+			gs[p] = gradient(column.Add(k.I32(p)))
+		}
+		d.addTaps(image, row, column, d.uses(), gs, sums)
+	}, func() {
+		var uses []use
+		for _, u := range d.uses() {
+			if u.pixel == 0 {
+				uses = append(uses, u)
+			}
+		}
+		k.For(column, d.ow.Value, k.I32(1), func(column kernel.Value) {
+			d.addTaps(image, row, column, uses, [][]kernel.Value{gradient(column)}, sums)
+		})
+	})
+}
+
+// addTaps adds the products of gradients, from column on, and the inputs of each tap to sums.
+func (d *depthwiseKernel) addTaps(image, row, column kernel.Value, uses []use, gs [][]kernel.Value, sums [][]kernel.Var) {
+	k, s := d.k, &d.s.Depthwise
 	for tap := range int(s.KH) {
 		other, exists := d.row(row, k.I32(tap))
 		k.If(exists, func() {
@@ -546,7 +573,7 @@ func (d *depthwiseKernel) addStrip(strip kernel.Value, sums [][]kernel.Var) {
 			if s.Inner > 0 { // one channel for all of the thread's
 				place, n = place.Add(k.BlockIdx(kernel.Z)), 1
 			}
-			d.columns(place, d.start(column), n, func(xs []kernel.Value, uses []use) {
+			d.columns(uses, place, d.start(column), n, func(xs []kernel.Value, uses []use) {
 				for _, u := range uses {
 					for v := range d.vec {
 						sum := sums[tap*int(s.KW)+u.tap][v]
