@@ -304,6 +304,10 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			if err := x.Backward(x.Sum(x.ScaledDotProductAttention(heads, heads, heads), nil)); err != nil {
 				t.Error(err)
 			}
+			dropped := x.ScaledDotProductAttention(heads, heads, heads, tenon.AttentionOpt{Dropout: 0.5})
+			if err := x.Backward(x.Sum(dropped, nil)); err != nil {
+				t.Error(err)
+			}
 			packed := x.Split(x.Ones([]int{1, 5, 48}, tenon.BFloat16).SetRequiresGrad(true), 16, 2)
 			for i, p := range packed {
 				packed[i] = x.Transpose(x.View(p, 1, 5, 1, 16), 1, 2)

@@ -276,7 +276,8 @@ func TestDropoutBits(t *testing.T) {
 				state := h.of(dtype.Int64, []float64{42, 16}, 2)
 				ph = Philox{SeedPtr: state.Ptr, OffsetPtr: state.Ptr + 8, Offset: 4}
 			}
-			in, out := h.empty(dtype.Float32, heads, rows, length), h.empty(dtype.Float32, heads, rows, length)
+			in := h.of(dtype.Float32, make([]float64, heads*rows*length), heads, rows, length)
+			out := h.empty(dtype.Float32, heads, rows, length)
 			height, wide := DropoutBitsShape(rows, length)
 			mask, bits := h.empty(dtype.Bool, heads, rows, length), h.empty(dtype.Uint32, 1, heads, height, wide)
 			check(t, Dropout(h, dtype.Float32, 0.3, out, mask, in, ph))
