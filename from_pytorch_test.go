@@ -172,9 +172,10 @@ func TestFromPyTorchExec(t *testing.T) {
 		}
 	})
 	{
-		q := x.Ones([]int{1, 2, 5, 16}, tenon.BFloat16)
+		q, m := x.Ones([]int{1, 2, 5, 16}, tenon.BFloat16), x.Zeros([]int{5}, tenon.Bool)
 		k, v := q, x.MulS(q, 2)
 		wantItem(t, x, x.AMax(x.ScaledDotProductAttention(q, k, v, tenon.AttentionOpt{Causal: true}), nil), 2)
+		wantItem(t, x, x.AMax(x.ScaledDotProductAttention(q, k, v, tenon.AttentionOpt{Mask: m, Dropout: 0.1}), nil), 0)
 	}
 	{
 		a, b := m, x.MulS(m, 2)
