@@ -14,12 +14,12 @@ import (
 )
 
 // A rowWalk is a kernel that performs attention's operations on tiles in registers, on small integers, so that the result is exact. Over
-// tiles of step rows of b it computes s = a bᵀ - bias[column], adds 1 in odd rows and parts of row and column if the tile's number is even,
-// tracks the maximum s of each row and the sum of all s, and sums up s b. The results are that sum plus the row's maximum s, the maximum s,
-// and the sum. If twice is true, the sum of all s also has the products with the first tile, and the other sum has (a bᵀ) b too: then a
-// tile is changed while products of others are running. With biasRows, maps read the biases from rows: with 1 from one that the loop loads
-// before its tile of b, with 2 from one that it loads afterwards, and from one with the first step biases, loaded before the loop, which
-// count again in each tile.
+// tiles of step rows of b it computes s = a bᵀ - bias[column], adds 1 in odd rows and parts of row and column if the tile's number is
+// even, tracks the maximum s of each row and the sum of all s, and sums up s b. The results are that sum plus the row's maximum s, the
+// maximum s, and the sum. If twice is true, the sum of all s also has the products with the first tile, and the other sum has (a bᵀ) b
+// too: then a tile is changed while products of others are running. With biasRows, maps read the biases from rows: with 1 from one that
+// the loop loads before its tile of b, with 2 from one that it loads afterwards, and from one with the first step biases, loaded before
+// the loop, which count again in each tile.
 type rowWalk struct {
 	in                         kir.Type
 	rows, step, width, threads int

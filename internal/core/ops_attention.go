@@ -1,7 +1,6 @@
 package core
 
 import (
-	"errors"
 	"math"
 	"slices"
 
@@ -325,12 +324,12 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 	}
 	scores := append(append(buf[:0], q.shape[:len(q.shape)-2]...), last(q, 2), last(k, 2))
 	_, err := infer.Broadcast(nil, scores, opt.Mask.shape)
+	fits := err == nil
 	for back := 1; back <= min(2, len(opt.Mask.shape)); back++ { // a mask may make batches larger, but not matrices
-		if n := last(opt.Mask, back); n != 1 && n != scores[len(scores)-back] {
-			err = errMask
-		}
+		n := last(opt.Mask, back)
+		fits = fits && (n == 1 || n == scores[len(scores)-back])
 	}
-	if err != nil {
+	if !fits {
 		fail("the mask of shape %v does not broadcast to the scores, of shape %v", opt.Mask.shape, scores)
 	}
 }
@@ -373,8 +372,6 @@ func (x *Exec) causalMask(q, k *Tensor) *Tensor {
 	cols := x.Arange(float64(k.shape[len(k.shape)-2]), dtype.Int64, ArangeOpt{})
 	return x.Ge(x.Unsqueeze(rows, 1), cols)
 }
-
-var errMask = errors.New("the last dimensions are not those of the scores")
 
 // hiddenBelow is the limit of a mask's elements that hide a key: less than that is infinite in base 2. Models hide keys with the least
 // number of bfloat16 or float32.

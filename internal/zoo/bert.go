@@ -78,12 +78,12 @@ func (m *BERT) Forward(x *tenon.Exec, in []*tenon.Tensor) *tenon.Tensor {
 		ids, mask := in[0], x.Index(in[1], tenon.All, tenon.NewAxis, tenon.NewAxis)
 		h := x.Add(m.Words.Forward(x, ids), m.Types.Forward(x, x.ZerosLike(ids)))
 		h = x.Add(h, m.Positions.Forward(x, x.Arange(float64(ids.Size(1)), tenon.Int64)))
-		h = drop(x, m.Norm.Forward(x, h), p)
+		h = x.Dropout(m.Norm.Forward(x, h), p)
 		for _, l := range m.Layers {
 			h = l.forward(x, h, mask, p)
 		}
 		first := x.Tanh(m.Pooler.Forward(x, x.Select(h, 1, 0)))
-		return m.Classifier.Forward(x, drop(x, first, p))
+		return m.Classifier.Forward(x, x.Dropout(first, p))
 	})
 }
 
@@ -91,16 +91,8 @@ func (l *bertLayer) forward(x *tenon.Exec, in, mask *tenon.Tensor, p float64) *t
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		part := func(m *nn.Linear) *tenon.Tensor { return heads(x, m.Forward(x, in), bertHeads) }
 		y := x.ScaledDotProductAttention(part(l.Query), part(l.Key), part(l.Value), tenon.AttentionOpt{Mask: mask, Dropout: p})
-		h := l.AttentionNorm.Forward(x, x.Add(drop(x, l.Out.Forward(x, joined(x, y)), p), in))
+		h := l.AttentionNorm.Forward(x, x.Add(x.Dropout(l.Out.Forward(x, joined(x, y)), p), in))
 		out := l.Down.Forward(x, x.GELU(l.Up.Forward(x, h)))
-		return l.Norm.Forward(x, x.Add(drop(x, out, p), h))
+		return l.Norm.Forward(x, x.Add(x.Dropout(out, p), h))
 	})
-}
-
-// drop drops elements with probability p.
-func drop(x *tenon.Exec, t *tenon.Tensor, p float64) *tenon.Tensor {
-	if p == 0 {
-		return t
-	}
-	return x.Dropout(t, p)
 }

@@ -33,7 +33,7 @@ func newUNet(x *tenon.Exec) Network {
 }
 
 func unetInputs(x *tenon.Exec, batch, size int) ([]*tenon.Tensor, *tenon.Tensor) {
-	return []*tenon.Tensor{real(x, "image", batch, 3, size, size)}, real(x, "target", batch, 3, size, size)
+	return []*tenon.Tensor{Images(x, batch, size)}, real(x, "target", batch, 3, size, size)
 }
 
 func (m *unet) Forward(x *tenon.Exec, in []*tenon.Tensor) *tenon.Tensor {

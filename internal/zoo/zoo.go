@@ -44,8 +44,8 @@ func Models() map[string]Model {
 	}
 }
 
-// Fill sets the parameters and the running statistics of m to the values of PyTorch's recording.
-func Fill(x *tenon.Exec, m Network) {
+// Fill sets the parameters and the running statistics of m, a module, to the values of PyTorch's recording.
+func Fill(x *tenon.Exec, m any) {
 	x = x.NoGrad()
 	for name, a := range nn.StateDict(m) {
 		if a.DType() == tenon.Float32 {
@@ -114,9 +114,14 @@ func numel(shape []int) int {
 
 const imageClasses = 1000
 
+// Images returns the images of the recording [batch, 3, size, size].
+func Images(x *tenon.Exec, batch, size int) *tenon.Tensor {
+	return real(x, "image", batch, 3, size, size)
+}
+
 // imageInputs returns images and their classes.
 func imageInputs(x *tenon.Exec, batch, size int) ([]*tenon.Tensor, *tenon.Tensor) {
-	return []*tenon.Tensor{real(x, "image", batch, 3, size, size)}, ints(x, "label", imageClasses, batch)
+	return []*tenon.Tensor{Images(x, batch, size)}, ints(x, "label", imageClasses, batch)
 }
 
 // classes is the loss of networks that tell classes apart: the mean cross-entropy of logits [..., classes].

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -39,13 +40,35 @@ type recorded struct {
 	Grads   map[string]sample `json:"grads"`
 	Buffers map[string]sample `json:"buffers"`
 	Losses  []float64         `json:"losses"`
-	Params  map[string][]int  `json:"params"`
+	Params  parameters        `json:"params"`
 	Err32   struct {
 		Eval   float64            `json:"eval"`
 		Train  float64            `json:"train"`
 		Grads  map[string]float64 `json:"grads"`
 		Losses []float64          `json:"losses"`
 	} `json:"err32"`
+}
+
+// parameters are names and shapes in PyTorch's order.
+type parameters []string
+
+func (p *parameters) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if _, err := d.Token(); err != nil { // the opening brace
+		return err
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return err
+		}
+		var shape []int
+		if err := d.Decode(&shape); err != nil {
+			return err
+		}
+		*p = append(*p, fmt.Sprint(name, shape))
+	}
+	return nil
 }
 
 func fromTorch(t *testing.T) map[string]recorded {
@@ -121,20 +144,15 @@ func near(t *testing.T, what string, err, own float64) {
 	}
 }
 
-// Parameters have PyTorch's names and shapes, and outputs, gradients and statistics its values.
+// Parameters have PyTorch's names, shapes and order, and outputs, gradients and statistics its values.
 func TestResults(t *testing.T) {
 	each(t, func(t *testing.T, x *tenon.Exec, m zoo.Model, net zoo.Network, want recorded) {
-		shapes := map[string][]int{}
+		var params parameters
 		for name, p := range nn.Params(net) {
-			shapes[name] = p.Tensor().Shape()
+			params = append(params, fmt.Sprint(name, p.Tensor().Shape()))
 		}
-		for name, s := range want.Params {
-			if !slices.Equal(shapes[name], s) {
-				t.Errorf("parameter %s has the shape %v, want %v", name, shapes[name], s)
-			}
-		}
-		if len(shapes) != len(want.Params) || t.Failed() {
-			t.Fatalf("there are %d parameters, want %d: %v", len(shapes), len(want.Params), slices.Sorted(maps.Keys(shapes)))
+		if !slices.Equal(params, want.Params) {
+			t.Fatalf("the parameters are\n%v\nwant\n%v", params, want.Params)
 		}
 		must(t, x.Do(func(x *tenon.Exec) error {
 			in, target := m.Inputs(x, m.Batch, m.Size)
