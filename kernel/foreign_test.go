@@ -75,6 +75,14 @@ var foreign = map[string]func(o, f parts){
 			return o.b, o.w, o.c
 		})
 	},
+	"pixels": func(o, f parts) {
+		o.tile.LoadPixels(o.m, o.w, o.w, o.w, []kernel.Patch{{Channel: o.w, Col: f.w, Row: o.w}}, kernel.AlongCols, 1,
+			func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return o.b, o.w, o.c })
+	},
+	"pixels' map": func(o, f parts) {
+		o.tile.LoadPixels(f.m, o.w, o.w, o.w, nil, kernel.AlongCols, 1,
+			func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return o.b, o.w, o.c })
+	},
 	"loaded buffer": func(o, f parts) {
 		o.tile.Load(kernel.AlongCols, 1, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 			return f.b, row.Convert(dtype.Int64), o.c

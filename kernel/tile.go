@@ -101,6 +101,27 @@ func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, wid
 	t.load(&kir.Instr{Args: place, Imm: uint64(m.i)}, g, width, f)
 }
 
+// Patch says where a part of the lines of a tile of pixels begins.
+type Patch struct {
+	// Channel, Int32, is the first channel.
+	Channel Value
+	// Col and Row, Int32 and not negative, are the distances from the pixels of the tile's walk.
+	Col, Row Value
+}
+
+// LoadPixels is LoadMapped for a tile of pixels, which convolutions load: m describes images, and each line of the tile has channels of a
+// pixel. The pixels are those of the map's walk over the images, from (col, row) of an image on, all Int32. Lines are copied in parts of 128
+// bytes, or in one part if they are shorter; patches has an entry for each. Only the kernels of this module can be launched with such maps.
+func (t Tile) LoadPixels(m TensorMap, col, row, image Value, patches []Patch, g Groups, width int,
+	f func(row, col Value) (u Buffer, index, inside Value)) {
+	t.b.mine("tensor map", m.b)
+	place := t.b.ids(col, row, image)
+	for _, p := range patches {
+		place = append(place, t.b.ids(p.Channel, p.Col, p.Row)...)
+	}
+	t.load(&kir.Instr{Args: place, Imm: uint64(m.i)}, g, width, f)
+}
+
 func (t Tile) load(in *kir.Instr, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.own()
 	if f == nil {

@@ -700,7 +700,7 @@ func checkReached(p *pair) {
 	for s := range p.lib.programs {
 		r := &s.Product
 		kind := operandKind{s.Compute, r.TF32}
-		if r.Mapped {
+		if r.Mapped != 0 {
 			seen[use{kind, mappedProduct}] = true
 		}
 		if r.Lasting() {

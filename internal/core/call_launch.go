@@ -379,6 +379,9 @@ func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Ten
 	}
 	n := len(t.shape)
 	switch {
+	case tile.Pixels:
+		f.fail(fault.Unsupported, "tensor map %s of kernel %s loads pixels, which kernels of programs cannot do; load matrices",
+			q.Name, p.Name)
 	case tile.Groups && (n != 4 || t.Numel() == 0):
 		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; it loads from groups of matrices: "+
 			"give a tensor of 4 dimensions that has elements", q.Name, p.Name, t.shape)

@@ -214,6 +214,12 @@ func TestTensorMapRefusals(t *testing.T) {
 	}
 	half, bytes := build("half", dtype.Float16), build("bytes", dtype.Int8)
 	grouped := build("grouped", dtype.Float16, true)
+	pixels := kernel.Build("pixels", func(k *kernel.Builder) {
+		k.FixedThreads(32)
+		m, b, tile, zero := k.TensorMap("m"), k.BufferRO("b", dtype.Float16), k.Tile("tile", dtype.Float16, 16, 16), k.I32(0)
+		tile.LoadPixels(m, zero, zero, zero, []kernel.Patch{{Channel: zero, Col: zero, Row: zero}}, kernel.AlongCols, 1,
+			func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return b, k.I64(0), k.Bool(false) })
+	})
 	unused := kernel.Build("unused", func(k *kernel.Builder) { k.TensorMap("m") })
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{16, 16}, dtype.Float16)
@@ -251,6 +257,8 @@ func TestTensorMapRefusals(t *testing.T) {
 				wantError(t, Try(func() { x.Launch(c.k, shape, c.args...) }), fault.Invalid, c.want, "tensormap_test.go")
 			})
 		}
+		wantError(t, Try(func() { x.Launch(pixels, shape, Mapped(a), In(a)) }), fault.Unsupported,
+			"tensor map m of kernel pixels loads pixels, which kernels of programs cannot do; load matrices", "tensormap_test.go")
 		x.Launch(half, shape, Mapped(x.Narrow(a, 0, 3, 1)), In(a))
 		x.Launch(half, shape, Mapped(x.Narrow(a, 1, 8, 1)), In(a))
 		x.Launch(unused, shape, Mapped(b))

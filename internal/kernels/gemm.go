@@ -109,6 +109,14 @@ func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
 	return out
 }
 
+// WalkTiles returns the tiles of products whose operand is gathered from images, in the order of Conv.Tile, for tests.
+func WalkTiles() (out []TileSpec) {
+	for i := range costsWalk {
+		out = append(out, costsWalk[i].tile.spec())
+	}
+	return out
+}
+
 // splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, an estimate.
 const splitLong = 2048
 
@@ -202,11 +210,17 @@ type side struct {
 	place     func(k0 kernel.Value) (along, across kernel.Value)
 	tensorMap kernel.TensorMap
 	matrix    kernel.Value
+	// pixels, if not nil, loads the tile that begins at depth k0 from images.
+	pixels func(t kernel.Tile, k0 kernel.Value, at func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value))
 }
 
 // load loads a tile of the operand; at takes the tile's rows and columns.
 func (s *side) load(t kernel.Tile, k0 kernel.Value, at func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value)) {
-	if s.place == nil {
+	switch {
+	case s.pixels != nil:
+		s.pixels(t, k0, at)
+		return
+	case s.place == nil:
 		t.Load(s.groups, s.width, at)
 		return
 	}
@@ -246,8 +260,8 @@ type productSpec struct {
 	Bias   uint8
 	Scale  bool
 	Blocks blocksKind
-	// Mapped: tensor maps describe the operands.
-	Mapped bool
+	// Mapped says what tensor maps describe.
+	Mapped mapKind
 	// Batch is the number of batch dimensions.
 	Batch uint8
 	// Results is the number of outputs of the epilogue, which is operation Op of the Spec, or 0 without one. Columns has a bit for each of

@@ -27,6 +27,25 @@ var (
 		{gemmTile{64, 64, 64, 128, 4, 1}, 3, 1000, 165, 138},
 		{gemmTile{64, 64, 64, 128, 8, 1}, 1, 1000, 155, 155},
 	}
+	// costsWalk are for operands that are gathered from images. Tiles of 32 columns are for results with as many channels, and those of a
+	// depth of 32 for operands with a number of channels that 64 does not divide.
+	costsWalk = []gemmCost{
+		{gemmTile{128, 64, 64, 128, 4, 1}, 2, 3000, 280, 260},
+		{gemmTile{128, 32, 64, 128, 4, 1}, 2, 2300, 240, 235},
+		{gemmTile{64, 32, 64, 128, 6, 1}, 3, 1300, 140, 126},
+		{gemmTile{128, 128, 32, 256, 6, 1}, 2, 2400, 230, 222},
+		{gemmTile{128, 64, 32, 128, 6, 1}, 3, 2500, 210, 205},
+		{gemmTile{128, 32, 32, 128, 6, 1}, 3, 2700, 150, 132},
+		{gemmTile{64, 32, 32, 128, 8, 1}, 4, 3200, 90, 74},
+		{gemmTile{128, 256, 64, 256, 4, 1}, 1, 2900, 640, 680},
+		{gemmTile{128, 192, 64, 256, 5, 1}, 1, 2500, 490, 500},
+		{gemmTile{128, 192, 64, 256, 4, 1}, 1, 2500, 490, 510},
+		{gemmTile{128, 128, 64, 256, 3, 1}, 2, 2300, 400, 375},
+		{gemmTile{128, 128, 64, 256, 6, 1}, 1, 2400, 365, 375},
+		{gemmTile{64, 128, 64, 128, 4, 1}, 2, 1800, 230, 255},
+		{gemmTile{64, 64, 64, 128, 4, 1}, 3, 1700, 190, 170},
+		{gemmTile{64, 64, 64, 128, 8, 1}, 1, 1700, 190, 190},
+	}
 	// A step of tf32 is half as deep as one of halves, and takes as long.
 	costsTF32 = []gemmCost{
 		{gemmTile{128, 256, 32, 256, 4, 1}, 1, 2900, 620, 640},
@@ -110,6 +129,8 @@ func (p *product) sharesSmall(lim *Limits, batch int) bool {
 // them.
 func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 	switch {
+	case p.walk != nil:
+		return costsWalk
 	case mapped && p.a.DType != dtype.Float32:
 		return costsHalf
 	case mapped && tf32 && p.s[2][1] != 1:
@@ -127,9 +148,9 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 // plan chooses the tile and the number of parts of the depth, and returns their depth. It marks s if tensor maps are to fetch the operands.
 func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, depth int) {
 	tile, splits, depth = p.planHigh(lim, s, tf32)
-	if lim.Multiprocessors < fewMultiprocessors && p.opt.Tile == 0 {
+	if lim.Multiprocessors < fewMultiprocessors && p.opt.Tile == 0 && p.walk == nil {
 		if flat := flatTile(p.m, tile.parts); p.m <= flat.rows && flat.shared(p.a.DType.Size()) <= lim.SharedPerBlock {
-			tile, s.Product.Mapped = flat, false
+			tile, s.Product.Mapped = flat, mapNone
 		}
 	}
 	return tile, splits, depth
@@ -165,7 +186,10 @@ func (p *product) planHigh(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, spli
 		return tile, splits, ceilDiv(ceilDiv(p.k, tile.depth), splits) * tile.depth
 	}
 	if mapped {
-		s.Product.Mapped = true
+		s.Product.Mapped = mapMatrices
+		if p.walk != nil {
+			s.Product.Mapped = p.walk.kind
+		}
 	}
 	depth = partDepth(p.k, splits)
 	return tile, ceilDiv(p.k, depth), depth
@@ -180,7 +204,7 @@ func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) 
 	for i := range costs {
 		c := &costs[i]
 		t := &c.tile
-		if t.shared(p.a.DType.Size()) > shared {
+		if t.shared(p.a.DType.Size()) > shared || p.walk != nil && !p.walk.suits(t, p.a.DType) {
 			continue
 		}
 		blocks := ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols) * batch

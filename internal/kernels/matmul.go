@@ -44,7 +44,7 @@ func (p *product) begin(out, a, b Operand, opt MatmulOpt) error {
 	if nd < 2 || len(a.Shape) != nd || len(b.Shape) != nd {
 		return fmt.Errorf("a matrix product of %d, %d and %d dimensions; want equal numbers of at least 2", nd, len(a.Shape), len(b.Shape))
 	}
-	*p = product{m: out.Shape[nd-2], n: out.Shape[nd-1], k: a.Shape[nd-1], out: out, a: a, b: b, opt: opt}
+	*p = product{m: out.Shape[nd-2], n: out.Shape[nd-1], k: a.Shape[nd-1], out: out, a: a, b: b, opt: opt, walk: p.walk}
 	p.s[0] = [2]int{out.Stride[nd-2], out.Stride[nd-1]}
 	p.s[1] = [2]int{a.Stride[nd-2], a.Stride[nd-1]}
 	p.s[2] = [2]int{b.Stride[nd-1], b.Stride[nd-2]}
@@ -83,6 +83,8 @@ type product struct {
 	loads bool
 	// swapped says that this is the product of the transposes.
 	swapped bool
+	// walk, if not nil, says how an operand is gathered from images.
+	walk *walk
 }
 
 // transpose replaces the product by that of the transposes.
@@ -154,7 +156,11 @@ func (p *product) width(i int, o *Operand, count, other, size int) int {
 func (p *product) issue(is Issuer) error {
 	lim := is.Limits()
 	batch := p.batch.numel()
-	v, ok := p.planVector(lim)
+	var v vecSpec
+	ok := false
+	if p.walk == nil {
+		v, ok = p.planVector(lim)
+	}
 	if p.opt.Prologue != nil && (!ok || p.swapped) {
 		if err := p.makeMatrix(is); err != nil {
 			return err
@@ -198,15 +204,23 @@ func (p *product) issue(is Issuer) error {
 	for i := range a.stride {
 		a.stride[i].host = p.batch.stride[i][:p.batch.nd]
 	}
-	if r.Mapped {
+	if r.Mapped != mapNone {
 		a.maps[0].host = p.tensorMap(1, &p.a, p.m, t.rows, t.depth)
 		a.maps[1].host = p.tensorMap(2, &p.b, p.n, t.cols, t.depth)
+	}
+	switch r.Mapped {
+	case mapLeft:
+		a.maps[0].host = p.walk.pixelMap(&p.a, t.rows, t.depth)
+		a.walk.set(p.walk)
+	case mapRight:
+		a.maps[1].host = p.walk.pixelMap(&p.b, t.cols, t.depth)
+		a.walk.set(p.walk)
 	}
 	a.layout(packing(l))
 	if err := p.grid(l, t, batch, splits); err != nil {
 		return err
 	}
-	if r.Mapped && p.lasts(&t, splits, lim.Multiprocessors) {
+	if r.Mapped != mapNone && p.lasts(&t, splits, lim.Multiprocessors) {
 		r.Blocks = blocksLasting
 		l.Grid[0] = uint32(lim.Multiprocessors)
 	}
@@ -362,6 +376,7 @@ type productArgs struct {
 	m, n, k, depth, batch          intArg
 	maps                           [2]mapArg
 	result                         bufferArg
+	walk                           walkArgs
 	epilogue                       epilogueArgs
 	prologue                       prologueArgs
 }
@@ -385,10 +400,13 @@ func (a *productArgs) layout(p params) {
 	lists(p, a.stride[:], "stride", maxBatchDims)
 	list(p, &a.size, "size", maxBatchDims)
 	p.i32s("m n k depth batch", &a.m, &a.n, &a.k, &a.depth, &a.batch)
-	if s.Product.Mapped {
+	if s.Product.Mapped != mapNone {
 		plain := mapPlain(s.Compute, s.Product.TF32)
 		p.tensorMap(&a.maps[0], "amap", plain)
 		p.tensorMap(&a.maps[1], "bmap", plain)
+	}
+	if s.Product.Mapped > mapMatrices {
+		a.walk.layout(p)
 	}
 	if s.Family == FamilyMatmulFinish {
 		p.buffer(&a.result, "result", s.DTypes[0])
@@ -446,7 +464,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			off := p.at(k, b, int(r.Batch))
 			a := g.strided(r.Left, true, p.a.Offset(off[1]), g.m0, p.am.Value, p.ak.Value, m, end)
 			bb := g.strided(r.Right, false, p.b.Offset(off[2]), g.n0, p.bn.Value, p.bk.Value, n, end)
-			if r.Mapped {
+			if r.Mapped != mapNone {
 				am, bm, matrix := p.maps[0].TensorMap, p.maps[1].TensorMap, b
 				if r.Batch == 2 {
 					group := b.Div(p.size.Get(0))
@@ -455,6 +473,12 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				}
 				a.mapped(r.Left.Layout, am, g.m0, matrix)
 				bb.mapped(r.Right.Layout, bm, g.n0, matrix)
+			}
+			switch r.Mapped {
+			case mapLeft:
+				a = p.walk.gathered(g, mapLeft, p.maps[0].TensorMap, p.a.Buffer, g.m0, m, end)
+			case mapRight:
+				bb = p.walk.gathered(g, mapRight, p.maps[1].TensorMap, p.b.Buffer, g.n0, n, end)
 			}
 			if r.Split() {
 				part := k.BlockIdx(kernel.Z).MulWide(p.batch.Value).Add(b.Convert(dtype.Int64)).Mul(m.MulWide(n))

@@ -84,6 +84,60 @@ func TestTensorMapOfGroups(t *testing.T) {
 	}
 }
 
+// TestTensorMapOfPixels: maps of pixels are those that cuTensorMapEncodeIm2col writes for images [64, 57, 56, 64], with the values given in
+// each name.
+func TestTensorMapOfPixels(t *testing.T) {
+	const ptr = 0x7f0000100000
+	base := walk{images: 64, height: 57, width: 56, channels: 64, down: 57, across: 56, first: [2]int{-1, -1}, step: [2]int{1, 1},
+		apart: [2]int{1, 1}, window: [2]int{3, 3}, kind: mapLeft}
+	words := []uint32{0x100000, 0x7f00, 0x46531, 8, 0x1c0, 0x63c0, 0, 0, 0x3f, 0x37, 0x38, 0x3f, 0, 0x3f000000, 0xffffffff, 0x7f, 0x4000, 0,
+		0x400}
+	for _, c := range []struct {
+		name          string
+		change        func(w *walk)
+		places, depth int
+		words         map[int]uint32
+	}{
+		{"bf16, from -1 to -1", func(*walk) {}, 128, 64, nil},
+		{"from column -3", func(w *walk) { w.first[0], w.across = -3, 58 }, 128, 64, map[int]uint32{14: 0xfffffffd}},
+		{"from row -3", func(w *walk) { w.first[1], w.down = -3, 59 }, 128, 64, map[int]uint32{14: 0xfffffdff}},
+		{"to column -5", func(w *walk) { w.across = 52 }, 128, 64, map[int]uint32{14: 0xfffbffff}},
+		{"to row 3", func(w *walk) { w.down = 61 }, 128, 64, map[int]uint32{14: 0x3ffffff}},
+		{"32 channels of 256 pixels", func(*walk) {}, 256, 32,
+			map[int]uint32{2: 0x44531, 13: 0x1f000000, 15: 0xff, 16: 0x4000, 18: 0x200}},
+		{"128 pixels of 2 x 64 channels", func(w *walk) { w.kind = mapRight }, 128, 128, nil},
+		{"every second column", func(w *walk) { w.step[0], w.across, w.first[0] = 2, 28, 0 }, 128, 64,
+			map[int]uint32{13: 0x3f000008, 14: 0xffffff00}},
+		{"every third row", func(w *walk) { w.step[1], w.down = 3, 19 }, 128, 64, map[int]uint32{13: 0x3f000080, 14: 0xfdffffff}},
+	} {
+		w, want := base, slices.Clone(append(words, make([]uint32, 32-len(words))...))
+		c.change(&w)
+		for at, v := range c.words {
+			want[at] = v
+		}
+		l := &Launch{Args: make([]byte, 48)}
+		packing(l).tensorMap(&mapArg{host: w.pixelMap(&Operand{Ptr: ptr, DType: dtype.BFloat16}, c.places, c.depth)}, "", false)
+		var got []uint32
+		for at := 48; at < len(l.Args); at += 4 {
+			got = append(got, binary.LittleEndian.Uint32(l.Args[at:]))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %x\nwant %x", c.name, got, want)
+		}
+	}
+	for name, change := range map[string]func(w *walk){
+		"a first row of -129": func(w *walk) { w.first[1] = -129 }, "a last column of 128": func(w *walk) { w.across = 56 + 129 },
+		"a step of 9": func(w *walk) { w.step[0] = 9 }, "a window 256 wide": func(w *walk) { w.window[0], w.apart[0] = 129, 2 },
+		"48 channels": func(w *walk) { w.channels = 48 },
+	} {
+		if w := base; !w.fits() {
+			t.Fatal("the walk does not fit")
+		} else if change(&w); w.fits() {
+			t.Errorf("%s fits", name)
+		}
+	}
+}
+
 // TestTensorMapsOfProducts: the maps that a product's kernel declares are those that its launch fills in.
 func TestTensorMapsOfProducts(t *testing.T) {
 	for _, c := range []struct {
@@ -140,7 +194,7 @@ func TestTensorMapsOfHeads(t *testing.T) {
 		found = true
 		p, err := Build(&s).Program()
 		check(t, err)
-		if !s.Product.Mapped || s.Product.Batch != 2 {
+		if s.Product.Mapped != mapMatrices || s.Product.Batch != 2 {
 			t.Errorf("no maps: %+v", s.Product)
 		}
 		for i, m := range p.MapTiles() {

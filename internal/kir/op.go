@@ -135,8 +135,8 @@ const (
 	// that are uniform over the block.
 	//
 	// Args are empty, or the position (Int32) of the tile's first element in the array that parameter Imm, a tensor map, describes: along
-	// the groups, across them, the index of the matrix and, if the array has groups of matrices, the index of the group. A device that
-	// supports tensor maps may then copy the tile from there instead of running the region.
+	// the groups, across them, the index of the matrix and, if the array has groups of matrices, the index of the group; or, for a tile of
+	// pixels, what ImagePlaces says. A device that supports tensor maps may then copy the tile from there instead of running the region.
 	OpTileLoad
 	// OpTileDot: tile Sym += tile a x tile b, where Imm = a<<32|b: [M,N] += [M,K] x [K,N]. Accumulator types: Float32 for
 	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.

@@ -315,7 +315,7 @@ func (s *parser) tileOp(in *Instr) {
 			in.Imm = uint64(s.index("map", len(s.p.Params)))
 			s.expect('[')
 			in.Args = s.uses(mapPlaces - 1)
-			if s.err == nil && s.accept(',') {
+			for s.err == nil && s.accept(',') {
 				in.Args = append(in.Args, s.uses(1)...)
 			}
 			s.expect(']')

@@ -36,6 +36,14 @@ func (v *verifier) shape(in *Instr) bool {
 		symbols, blocks = len(p.Tiles), 1
 		if in.Op == OpTileLoad && len(in.Args) > 0 {
 			args = max(mapPlaces-1, min(len(in.Args), mapPlaces))
+			if n := ImageParts(len(in.Args)); n > 0 && in.Sym >= 0 && in.Sym < len(p.Tiles) {
+				t := &p.Tiles[in.Sym]
+				line := t.Cols
+				if in.Sub == AlongRows {
+					line = t.Rows
+				}
+				args = ImagePlaces + PartPlaces*MapParts(t.Type, line)
+			}
 		}
 	case OpLoad, OpStore, OpAtomic:
 		args, res, symbols = v.accessShape(in)
@@ -357,6 +365,10 @@ func (v *verifier) tileTypes(in *Instr) {
 		t := v.p.mapTile(in)
 		old, ok := v.maps[in.Imm]
 		switch {
+		case t.Pixels && t.Plain:
+			v.fail(in, "plain tensor map %s loads pixels; declare it without plain", v.p.Params[in.Imm].Name)
+		case ok && old.Pixels != t.Pixels:
+			v.fail(in, "tensor map %s loads matrices and pixels; declare one for each", v.p.Params[in.Imm].Name)
 		case ok && old.Groups != t.Groups:
 			v.fail(in, "tensor map %s loads tiles with a group and without; declare one for each", v.p.Params[in.Imm].Name)
 		case ok && old != t:

@@ -32,10 +32,19 @@ type TensorMap struct {
 	Strides [3]int
 	// Tile is the tile that is loaded; lines longer than mapLine bytes are copied in parts.
 	Tile MapTile
+	// Pixels says which pixels of images a tile of them has.
+	Pixels MapPixels
 }
+
+// MapPixels describes the walk over images [groups, matrices, lines, elements], whose elements are a pixel's channels, that a tile takes:
+// from First on, every Step-th column up to Last, then every Step-th row likewise, then the next image. The load says where in the walk
+// the tile begins, and how far from the pixels of the walk its elements lie. Positions are {column, row}, from -128 to 127; Last is that
+// much beyond the last column and row. Steps are at most 8.
+type MapPixels struct{ First, Last, Step [2]int }
 
 // Fields of the third word of a tensor map.
 const (
+	mapImages    = 0  // 1: tiles are walks over pixels
 	mapRank      = 4  // the number of dimensions minus 1
 	mapTypeShift = 7  // the element type
 	mapSwizzle   = 13 // 1, 2, 3: chunks are swizzled within 32, 64, 128 bytes
@@ -54,8 +63,8 @@ const mapLine = 128
 // maxBox is the maximum number of elements of one copy along each axis.
 const maxBox = 256
 
-// Append appends the map in the format of sm_90, which cuTensorMapEncodeTiled also writes: calling the driver for each launch would give
-// the same 128 bytes.
+// Append appends the map in the format of sm_90, which cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col also write: calling the driver
+// for each launch would give the same 128 bytes.
 func (m *TensorMap) Append(b []byte) []byte {
 	size := m.Tile.Type.Size()
 	line, swizzle, align := min(m.Tile.Line, maxBox), 0, 16 // tiles with longer lines are not copied this way
@@ -65,11 +74,15 @@ func (m *TensorMap) Append(b []byte) []byte {
 	}
 	var w [2 * MapWords]uint32
 	w[0], w[1] = uint32(m.Addr), uint32(m.Addr>>32)
-	rank := 3
+	rank, images := 3, 0
 	if m.Tile.Groups {
 		rank = 4
 	}
-	w[2] = uint32(rank-1)<<mapRank | mapTypes[m.Tile.Type]<<mapTypeShift | uint32(swizzle)<<mapSwizzle | 2<<mapPromote
+	if m.Tile.Pixels {
+		rank, images = 4, 1
+	}
+	w[2] = uint32(images)<<mapImages | uint32(rank-1)<<mapRank | mapTypes[m.Tile.Type]<<mapTypeShift |
+		uint32(swizzle)<<mapSwizzle | 2<<mapPromote
 	// Strides of lines, matrices and groups, in units of 16 bytes; the seventh word holds their high bits.
 	for d, n := range m.Strides[:rank-1] {
 		w[3+d] = uint32(n >> 4)
@@ -79,6 +92,12 @@ func (m *TensorMap) Append(b []byte) []byte {
 		w[8+d] = uint32(n - 1)
 	}
 	w[13], w[14] = uint32(line-1)<<24, uint32(m.Tile.Lines-1)
+	if m.Tile.Pixels {
+		x := &m.Pixels
+		w[13] |= uint32(x.Step[0]-1)<<3 | uint32(x.Step[1]-1)<<6
+		w[14] = uint32(uint8(x.First[0])) | uint32(uint8(x.First[1]))<<8 | uint32(uint8(x.Last[0]))<<16 | uint32(uint8(x.Last[1]))<<24
+		w[15] = uint32(m.Tile.Lines - 1)
+	}
 	// What the driver adds: the size of a box in bytes, and the alignment that its swizzle requires.
 	w[16], w[18] = uint32(line*m.Tile.Lines*size), uint32(align)
 	for _, v := range w {
@@ -87,7 +106,7 @@ func (m *TensorMap) Append(b []byte) []byte {
 	return b
 }
 
-// ParseTensorMap returns the address, dimensions and strides of a map that Append wrote, and false for a map that was not filled in.
+// ParseTensorMap returns the address, dimensions, strides and walk of a map that Append wrote, and false for a map that was not filled in.
 func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 	word := func(i int) int { return int(binary.LittleEndian.Uint32(b[4*i:])) }
 	if word(2) == 0 {
@@ -100,7 +119,12 @@ func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 	for d := range m.Dims {
 		m.Dims[d] = word(8+d) + 1
 	}
-	m.Tile.Groups = word(2)>>mapRank&7 == 3
+	m.Tile.Pixels = word(2)>>mapImages&1 == 1
+	m.Tile.Groups = word(2)>>mapRank&7 == 3 && !m.Tile.Pixels
+	if m.Tile.Pixels {
+		signed := func(byte int) int { return int(int8(word(14) >> (8 * byte))) }
+		m.Pixels = MapPixels{[2]int{signed(0), signed(1)}, [2]int{signed(2), signed(3)}, [2]int{word(13)>>3&7 + 1, word(13)>>6&7 + 1}}
+	}
 	return m, true
 }
 
@@ -108,17 +132,36 @@ func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 type MapTile struct {
 	Type        Type
 	Line, Lines int
-	// Plain: chunks of lines are not swizzled, see Param. Groups: the array has groups of matrices.
-	Plain, Groups bool
+	// Plain: chunks of lines are not swizzled, see Param. Groups: the array has groups of matrices. Pixels: the array is of images, and
+	// lines are pixels.
+	Plain, Groups, Pixels bool
 }
 
 // mapPlaces is how many coordinates locate a tile in an array that has groups of matrices; other arrays have one fewer.
 const mapPlaces = 4
 
+// Places in images are the column, row and image of the first pixel, and for each part of a line the first channel and the distances, not
+// negative, in columns and rows.
+const (
+	ImagePlaces = 3
+	PartPlaces  = 3
+)
+
+// ImageParts returns the number of parts in which a load with that many coordinates copies the lines of a tile of pixels, 0 for others.
+func ImageParts(places int) int {
+	if places <= mapPlaces {
+		return 0
+	}
+	return (places - ImagePlaces) / PartPlaces
+}
+
+// MapParts returns the number of parts in which swizzled lines of n elements of t are copied.
+func MapParts(t Type, n int) int { return max(1, n*t.Size()/mapLine) }
+
 // mapTile returns the shape of the tile that a load fills.
 func (p *Program) mapTile(in *Instr) MapTile {
 	t := &p.Tiles[in.Sym]
-	m := MapTile{t.Type, t.Cols, t.Rows, p.Params[in.Imm].Plain, len(in.Args) == mapPlaces}
+	m := MapTile{t.Type, t.Cols, t.Rows, p.Params[in.Imm].Plain, len(in.Args) == mapPlaces, len(in.Args) > mapPlaces}
 	if in.Sub == AlongRows {
 		m.Line, m.Lines = m.Lines, m.Line
 	}

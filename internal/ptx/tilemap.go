@@ -1,5 +1,7 @@
 package ptx
 
+import "tenon.dev/internal/kir"
+
 // With tensor maps the device's copy engine fetches the tiles of a pipelined loop. One thread starts the copies. The engine writes chunks
 // swizzled as wgmma reads them, and zeros for elements outside the array. Each stage has a barrier in shared memory (PTX ISA, "mbarrier")
 // that changes its phase when all bytes of the stage have arrived.
@@ -114,6 +116,10 @@ func (f *function) copyStage(q *pipeline, within string) {
 			per = min(per, mapLine/t.Type.Size())
 		}
 		for i := 0; i*per < t.per; i++ {
+			if kir.ImageParts(len(in.Args)) > 0 {
+				f.copyPixels(q, in, m, int64(t.offset+i*t.cut), i)
+				continue
+			}
 			at := f.addImm(f.names[in.Args[0]], i*per)
 			for _, v := range in.Args[1:] {
 				at += ", " + f.names[v]
@@ -123,6 +129,21 @@ func (f *function) copyStage(q *pipeline, within string) {
 		}
 	}
 	f.place(past)
+}
+
+// copyPixels starts the copy of part i of a tile of pixels to an offset in the stage.
+func (f *function) copyPixels(q *pipeline, in *kir.Instr, m string, offset int64, i int) {
+	part := in.Args[kir.ImagePlaces+i*kir.PartPlaces:]
+	at := f.names[part[0]]
+	for _, v := range in.Args[:kir.ImagePlaces] {
+		at += ", " + f.names[v]
+	}
+	var far []string
+	for _, v := range part[1:kir.PartPlaces] {
+		far = append(far, f.to(half, "cvt.u16.u32", f.names[v]))
+	}
+	f.op("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes", location(q.write, offset),
+		"["+m+", {"+at+"}]", "["+q.filling+"]", "{"+far[0]+", "+far[1]+"}")
 }
 
 // awaitStage waits until the stage that products read next has arrived.

@@ -12,7 +12,7 @@ type mappedLoad struct {
 	name   string // of the parameter
 	offset int    // in the arguments
 	// place is the position of the tile's first element: along lines, across them, the matrix and, if there are groups of matrices, the
-	// group.
+	// group. For a tile of pixels it is as kir.ImagePlaces says.
 	place []ref
 	site  int
 }
@@ -40,13 +40,17 @@ func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 	if !ok {
 		return
 	}
-	var place [4]int
+	place := make([]int, max(4, len(l.mapped.place)))
 	for i := range l.mapped.place {
 		place[i] = int(*(*int32)(w.p[l.mapped.place[i].p]))
 	}
 	n, size := l.inner*l.width, l.t.t.Size()
 	s := &w.sites[l.mapped.site]
 	want := make([]byte, n*size)
+	if parts := kir.ImageParts(len(l.mapped.place)); parts > 0 {
+		l.comparePixels(w, got, &m, place, want, n/parts)
+		return
+	}
 	from, to := min(max(0, -place[0]), n), min(n, m.Dims[0]-place[0])
 	for r := range l.outer {
 		clear(want)
@@ -61,17 +65,57 @@ func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 			}
 			copy(want[from*size:], s.mem[addr-s.base:][:(to-from)*size])
 		}
-		row := lanes[byte](at(got, r*n*size), n*size)
-		if bytes.Equal(row, want) {
-			continue
+		if !l.compareLine(w, got, want, r) {
+			return
 		}
-		i := 0
-		for row[i] == want[i] {
-			i++
+	}
+}
+
+// compareLine stops the worker and returns false if line r, whose elements the region gave, is not want.
+func (l *tileLoad) compareLine(w *worker, got unsafe.Pointer, want []byte, r int) bool {
+	row := lanes[byte](at(got, r*len(want)), len(want))
+	if bytes.Equal(row, want) {
+		return true
+	}
+	i := 0
+	for row[i] == want[i] {
+		i++
+	}
+	w.fail(codeAssert, l.acc.loc, 0, "the function of LoadMapped gives another element than tensor map %s at line %d, place %d; "+
+		"both must mean the same", l.mapped.name, r, i/l.t.t.Size())
+	return false
+}
+
+// comparePixels is compare for a tile of pixels, whose lines are copied in parts of per elements.
+func (l *tileLoad) comparePixels(w *worker, got unsafe.Pointer, m *kir.TensorMap, place []int, want []byte, per int) {
+	x, size := &m.Pixels, l.t.t.Size()
+	col, row, image := place[0], place[1], place[2]
+	for r := range l.outer {
+		clear(want)
+		for i := 0; i*per*size < len(want); i++ {
+			part := place[kir.ImagePlaces+i*kir.PartPlaces:]
+			c, h, channel := col+part[1], row+part[2], part[0]
+			count := min(per, m.Dims[0]-channel)
+			if count <= 0 || c < 0 || c >= m.Dims[1] || h < 0 || h >= m.Dims[2] || image >= m.Dims[3] {
+				continue
+			}
+			addr := m.Addr + uint64(image*m.Strides[2]+h*m.Strides[1]+c*m.Strides[0]+channel*size)
+			s := &w.sites[l.mapped.site]
+			if !w.find(s, addr) || len(s.mem)-int(addr-s.base) < count*size {
+				w.fail(codeIllegalAddress, l.acc.loc, 0, "tensor map %s: invalid %d-byte global read at %#x", l.mapped.name, count*size,
+					addr)
+				return
+			}
+			copy(want[i*per*size:], s.mem[addr-s.base:][:count*size])
 		}
-		w.fail(codeAssert, l.acc.loc, 0, "the function of LoadMapped gives another element than tensor map %s at line %d, place %d; "+
-			"both must mean the same",
-			l.mapped.name, r, i/size)
-		return
+		if !l.compareLine(w, got, want, r) {
+			return
+		}
+		if col += x.Step[0]; col > m.Dims[1]-1+x.Last[0] {
+			col, row = x.First[0], row+x.Step[1]
+		}
+		if row > m.Dims[2]-1+x.Last[1] {
+			row, image = x.First[1], image+1
+		}
 	}
 }

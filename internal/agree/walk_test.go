@@ -1,0 +1,107 @@
+package agree
+
+import (
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+// walkShapes are convolutions of channels that a copy engine can gather: with one kind of edge each, windows that lie mostly outside, and
+// pixels between those of a window.
+var walkShapes = []kernels.Conv{
+	{Batch: 3, In: 64, H: 9, W: 11, Out: 64, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 2, In: 32, H: 13, W: 8, Out: 32, KH: 3, KW: 2, StrideH: 1, StrideW: 1, PadH: 0, PadW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 2, In: 96, H: 7, W: 10, Out: 32, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 2, PadW: 1, DilationH: 2, DilationW: 1},
+	{Batch: 2, In: 32, H: 7, W: 10, Out: 96, KH: 2, KW: 3, StrideH: 1, StrideW: 1, PadH: 0, PadW: 3, DilationH: 1, DilationW: 3},
+	{Batch: 2, In: 128, H: 10, W: 9, Out: 256, KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 4, In: 64, H: 9, W: 8, Out: 136, KH: 1, KW: 1, StrideH: 2, StrideW: 3, DilationH: 1, DilationW: 1},
+	{Batch: 1, In: 256, H: 5, W: 5, Out: 192, KH: 5, KW: 1, StrideH: 1, StrideW: 1, PadH: 4, PadW: 0, DilationH: 1, DilationW: 1},
+	{Batch: 40, In: 32, H: 4, W: 3, Out: 48, KH: 1, KW: 3, StrideH: 1, StrideW: 2, PadH: 3, PadW: 2, DilationH: 1, DilationW: 1},
+	{Batch: 8, In: 64, H: 16, W: 16, Out: 256, KH: 1, KW: 1, StrideH: 2, StrideW: 2, DilationH: 1, DilationW: 1}, // for blocks that last
+	{Batch: 2, In: 64, H: 40, W: 30, Out: 32, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
+}
+
+// unfoldShapes are convolutions of few channels: with windows that overlap the edges of images, leave out some of their pixels, or lie
+// outside; and pointwise ones, whose weight has few rows or columns.
+var unfoldShapes = []kernels.Conv{
+	{Batch: 2, In: 3, H: 20, W: 17, Out: 32, KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 3, In: 1, H: 11, W: 30, Out: 16, KH: 7, KW: 5, StrideH: 2, StrideW: 3, PadH: 3, PadW: 0, DilationH: 1, DilationW: 1},
+	{Batch: 2, In: 4, H: 9, W: 10, Out: 24, KH: 2, KW: 3, StrideH: 1, StrideW: 1, PadH: 0, PadW: 4, DilationH: 3, DilationW: 2},
+	{Batch: 2, In: 2, H: 14, W: 15, Out: 8, KH: 2, KW: 2, StrideH: 5, StrideW: 4, DilationH: 1, DilationW: 1},
+	{Batch: 12, In: 32, H: 128, W: 120, Out: 3, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1},
+	{Batch: 3, In: 35, H: 64, W: 80, Out: 48, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1},
+}
+
+// TestUnfolded compares convolutions whose windows are laid out, and gradients of narrow weights, with sums in float64.
+func TestUnfolded(t *testing.T) {
+	spread(t, func(p *pair) {
+		p.limits = hopper
+		for i, c := range unfoldShapes {
+			c.OH = (c.H+2*c.PadH-c.DilationH*(c.KH-1)-1)/c.StrideH + 1
+			c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
+			c.Groups = 1
+			if c.KH*c.KW > 1 {
+				c.Turn = kernels.TurnWherePossible
+			}
+			for last := range 8 {
+				c.LastX, c.LastW, c.LastY = last&1 != 0, last&2 != 0, last&4 != 0
+				cc := convCase{conv: c, t: []dtype.DType{dtype.BFloat16, dtype.Float16}[last%2], exact: (i+last)%3 == 0,
+					bias: (i+last)%2 == 0}
+				for product := range 3 {
+					p.try(cc.trial(product))
+				}
+			}
+		}
+	})
+}
+
+// TestWalks compares convolutions whose operand the copy engine gathers with sums in float64, with every tile that suits them.
+func TestWalks(t *testing.T) {
+	spread(t, func(p *pair) {
+		p.limits = hopper
+		tiles := kernels.WalkTiles()
+		for i, c := range walkShapes {
+			c.OH = (c.H+2*c.PadH-c.DilationH*(c.KH-1)-1)/c.StrideH + 1
+			c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
+			c.Groups, c.LastX, c.LastW, c.LastY, c.Turn = 1, true, true, true, kernels.TurnWherePossible
+			for tile := range tiles {
+				for j, kind := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+					c.Tile = tile + 1
+					cc := convCase{conv: c, t: kind, exact: j == 0, bias: (i+j+tile)%2 == 0}
+					p.limits.Multiprocessors = []int{132, 3}[(i+tile)%2]
+					for product := range 3 {
+						p.try(cc.trial(product))
+					}
+				}
+			}
+		}
+		type use struct {
+			tile          kernels.TileSpec
+			gathered      int
+			split, lasted bool
+		}
+		seen, lasting, split := map[use]bool{}, 0, 0
+		for s := range p.lib.programs {
+			if r := &s.Product; r.Mapped > 1 {
+				seen[use{tile: r.Tile, gathered: int(r.Mapped)}] = true
+				if r.Lasting() {
+					lasting++
+				}
+				if r.Split() {
+					split++
+				}
+			}
+		}
+		for _, tile := range tiles {
+			for gathered := 2; gathered <= 3; gathered++ {
+				if !seen[use{tile: tile, gathered: gathered}] {
+					t.Errorf("tile %+v never gathers operand %d", tile, gathered-1)
+				}
+			}
+		}
+		if lasting < 4 || split < 4 {
+			t.Errorf("there are %d kernels whose blocks last and %d that split the depth, want 4 of each at least", lasting, split)
+		}
+	})
+}
