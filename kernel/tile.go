@@ -110,8 +110,9 @@ type Patch struct {
 }
 
 // LoadPixels is LoadMapped for a tile of pixels, which convolutions load: m describes images, and each line of the tile has channels of a
-// pixel. The pixels are those of the map's walk over the images, from (col, row) of an image on, all Int32. Lines are copied in parts of 128
-// bytes, or in one part if they are shorter; patches has an entry for each. Only the kernels of this module can be launched with such maps.
+// pixel. The pixels are those of the map's walk over the images, from (col, row) of an image on, all Int32. Lines are copied in parts of
+// 128 bytes, or in one part if they are shorter; patches has an entry for each. Only the kernels of this module can be launched with such
+// maps.
 func (t Tile) LoadPixels(m TensorMap, col, row, image Value, patches []Patch, g Groups, width int,
 	f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.mine("tensor map", m.b)
