@@ -22,8 +22,8 @@ type reduceSpec struct {
 	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
 	// one.
 	Repeat, Single operandSet
-	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type. For columns,
-	// it is the set of those that have one element for all reduced ones, which a thread loads once.
+	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type. For
+	// columns, it is the set of those that have one element for all reduced ones, which a thread loads once.
 	Held operandSet
 	// Chunks is the number of vectors that a thread holds in registers, 0 if it goes through them in loops. Exact says that every thread
 	// has exactly so many.
