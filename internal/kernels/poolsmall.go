@@ -95,7 +95,7 @@ func (p *Pool) small(kind poolKind, over, from *Operand) (s poolSpec) {
 	} else {
 		s.Full = p.PadH == 0 && p.PadW == 0 && p.within(fine, coarse)
 	}
-	s.Scaled = (kind == poolAvg || kind == poolAvgBack) && p.scale(fine, coarse) != 0
+	s.Scaled = (kind == poolAvg || kind == poolAvgBack) && over.DType.IsFloat() && p.scale(fine, coarse) != 0
 	return s
 }
 

@@ -136,16 +136,17 @@ func TestSmallPools(t *testing.T) {
 			q.h, q.w = 12, 16
 		}
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float64} {
-			for _, channels := range []int{1, 5, 12, 16} {
+			for _, c := range []struct{ channels, skip int }{{1, 0}, {5, 0}, {12, 0}, {16, 0}, {16, 1}, {16, 2}} {
 				for _, last := range []bool{true, false} {
-					t.Run(fmt.Sprint(q.name, " ", dt, " ", channels, " ", last), func(t *testing.T) { q.compare(t, dt, channels, last) })
+					t.Run(fmt.Sprint(q.name, " ", dt, " ", c, " ", last), func(t *testing.T) { q.compare(t, dt, c.channels, c.skip, last) })
 				}
 			}
 		}
 	}
 }
 
-func (q *smallPool) compare(t *testing.T, dt dtype.DType, channels int, last bool) {
+// compare tries arrays that are parts of larger ones, without the first skip channels or columns.
+func (q *smallPool) compare(t *testing.T, dt dtype.DType, channels, skip int, last bool) {
 	p, h := &q.p, newHost(t)
 	h.limits.MaxThreadsPerSM = 8 // so that few elements are enough for vectors
 	if channels == 5 {
@@ -155,10 +156,13 @@ func (q *smallPool) compare(t *testing.T, dt dtype.DType, channels int, last boo
 	oh := q.outputs(q.h, p.KH, p.StrideH, p.PadH, p.DilationH)
 	ow := q.outputs(q.w, p.KW, p.StrideW, p.PadW, p.DilationW)
 	planes := func(dt dtype.DType, height, width int) Operand {
+		o := h.empty(dt, 2, channels, height, width+skip)
 		if last {
-			return permuted(h.empty(dt, 2, height, width, channels), 0, 3, 1, 2)
+			o = permuted(h.empty(dt, 2, height, width, channels+skip), 0, 3, 1, 2)
 		}
-		return h.empty(dt, 2, channels, height, width)
+		o.Ptr += uint64(skip * dt.Size())
+		o.Shape[1], o.Shape[3] = channels, width
+		return o
 	}
 	odd := []float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), 1, 1, -1}
 	drawn := func(o Operand) Operand {
@@ -226,10 +230,10 @@ func TestPoolKernels(t *testing.T) {
 		h := &specs{limits: Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048}}
 		const n, side = 64, 128
 		planes := func(dt dtype.DType, side int) Operand {
-			o := Operand{Ptr: 1 << 20, DType: dt, Shape: []int{n, c.channels, side, side}, Stride: []int{c.channels * side * side, side * side,
-				side, 1}}
+			image := c.channels * side * side
+			o := Operand{Ptr: 1 << 20, DType: dt, Shape: []int{n, c.channels, side, side}, Stride: []int{image, side * side, side, 1}}
 			if c.last {
-				o.Stride = []int{c.channels * side * side, 1, c.channels * side, c.channels}
+				o.Stride = []int{image, 1, c.channels * side, c.channels}
 			}
 			return o
 		}
