@@ -106,6 +106,7 @@ var smallPools = []smallPool{
 	{name: "one", p: Pool{KH: 1, KW: 1, StrideH: 2, StrideW: 2}},
 	{name: "all", p: Pool{KH: 1, KW: 1, StrideH: 1, StrideW: 1}},
 	{name: "sliding", p: Pool{KH: 2, KW: 2, StrideH: 1, StrideW: 1, PadH: 1, CountPad: true}},
+	{name: "overlapping", p: Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 2}, h: 13, w: 18},
 	{name: "mixed", p: Pool{KH: 3, KW: 2, StrideH: 2, StrideW: 1, PadH: 1, PadW: 1}},
 	{name: "wide", p: Pool{KH: 2, KW: 4, StrideH: 1, StrideW: 4}},
 	{name: "tall", p: Pool{KH: 4, KW: 1, StrideH: 4, StrideW: 2}},
@@ -136,7 +137,10 @@ func TestSmallPools(t *testing.T) {
 			q.h, q.w = 12, 16
 		}
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float64} {
-			for _, c := range []struct{ channels, skip int }{{1, 0}, {5, 0}, {12, 0}, {16, 0}, {16, 1}, {16, 2}} {
+			for _, c := range []struct{ channels, skip int }{{12, 0}, {5, 0}, {16, 1}, {16, 2}, {1, 0}} {
+				if dt == dtype.Float64 && c.channels != 12 { // its kernels differ in little else
+					break
+				}
 				for _, last := range []bool{true, false} {
 					t.Run(fmt.Sprint(q.name, " ", dt, " ", c, " ", last), func(t *testing.T) { q.compare(t, dt, c.channels, c.skip, last) })
 				}
