@@ -345,17 +345,17 @@ func (p *poolKernel) smallBack() {
 	height, width := int(s.SH), int(s.SW)
 	sources := p.sources()
 	top, left := p.row.Mul(k.I32(height)), p.col.Mul(k.I32(width))
-	when := func(exists bool, at, size kernel.Value, f func()) {
+	when := func(exists bool, start kernel.Value, i int, size kernel.Value, f func()) {
 		if exists {
 			f()
-		} else {
-			k.If(at.Lt(size), f)
+		} else { // the sum of start and i may be 2^31
+			k.If(size.Sub(start).Gt(k.I32(i)), f)
 		}
 	}
 	for i := range height {
 		y := top.Add(k.I32(i))
 		at := p.at[0].Add(p.strides[0][0].Mul(p.strides[0][0].Like(float64(i))))
-		when(s.Whole || i == 0, y, p.h.Value, func() {
+		when(s.Whole || i == 0, top, i, p.h.Value, func() {
 			first := y.Mul(p.w.Value).Add(left)
 			if s.Row {
 				ns := make([]Num, vec*width)
@@ -367,7 +367,7 @@ func (p *poolKernel) smallBack() {
 			}
 			for j := range width {
 				me := first.Add(k.I32(j))
-				when(s.Whole || j == 0, left.Add(k.I32(j)), p.w.Value, func() {
+				when(s.Whole || j == 0, left, j, p.w.Value, func() {
 					ns := make([]Num, vec)
 					for c := range ns {
 						ns[c] = realNum(p.gradient(sources, c, i, j, me))
