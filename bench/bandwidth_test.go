@@ -130,12 +130,65 @@ func TestColumns(t *testing.T) {
 		x.Scope(func(x *tenon.Exec) {
 			all := x.RandN([]int{matrices, rows, columns}, tenon.BFloat16)
 			s := replayed(t, x, calls, func(x *tenon.Exec, i int) { x.Sum(x.Select(all, 0, i%matrices), []int{0}) })
-			for i := range s {
-				s[i] *= 1e6 / calls
-			}
-			recordFigure(fmt.Sprint("columns.", columns), "µs", s)
+			recordFigure(fmt.Sprint("columns.", columns), "µs", microseconds(s, calls))
 		})
 	}
+}
+
+// TestPools measures gradients of poolings of a U-Net, in both memory formats, and the max pooling at the start of a ResNet, each repeated
+// in a graph whose arrays do not fit into the cache together.
+func TestPools(t *testing.T) {
+	x := onGPU(t)
+	const calls = 12
+	pair, stem := tenon.MaxPoolOpt{}, tenon.MaxPoolOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 1}}
+	maximum := func(size int, opt tenon.MaxPoolOpt) func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+		return func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.MaxPool2d(in, [2]int{size, size}, opt) }
+	}
+	mean := func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.AvgPool2d(in, [2]int{2, 2}) }
+	for _, c := range []struct {
+		name           string
+		channels, side int
+		dt             dtype.DType
+		last           bool
+		f              func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
+	}{
+		{"max", 32, 128, tenon.Float32, true, maximum(2, pair)},
+		{"max.first", 32, 128, tenon.Float32, false, maximum(2, pair)},
+		{"avg", 64, 64, tenon.Float32, true, mean},
+		{"avg.first", 64, 64, tenon.Float32, false, mean},
+		{"stem", 64, 112, tenon.BFloat16, true, maximum(3, stem)},
+	} {
+		x.Scope(func(x *tenon.Exec) {
+			random := func(side int) *tenon.Tensor {
+				a := x.NoGrad().RandN([]int{64, c.channels, side, side}, c.dt)
+				if c.last {
+					a = x.NoGrad().ChannelsLast(a)
+				}
+				return a
+			}
+			in, grads := random(c.side).SetRequiresGrad(true), [2]*tenon.Tensor{random(c.side / 2), random(c.side / 2)}
+			y := c.f(x, in)
+			if c.name == "stem" {
+				s := replayed(t, x.NoGrad(), calls, func(x *tenon.Exec, _ int) { c.f(x, in) })
+				recordFigure("pool.stem", "µs", microseconds(s, calls))
+			}
+			s := replayed(t, x, calls, func(x *tenon.Exec, i int) {
+				if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{in}, tenon.GradOpt{Gradients: []*tenon.Tensor{grads[i%2]},
+					RetainGraph: true}); err != nil {
+					t.Error(err)
+				}
+			})
+			recordFigure("pool."+c.name+".backward", "µs", microseconds(s, calls))
+		})
+	}
+}
+
+// microseconds returns the microseconds per call, for seconds of several calls each.
+func microseconds(seconds []float64, calls int) []float64 {
+	for i := range seconds {
+		seconds[i] *= 1e6 / float64(calls)
+	}
+	return seconds
 }
 
 // TestIndexed measures adds by index: the gradient of an embedding, and single elements.

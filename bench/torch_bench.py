@@ -566,6 +566,37 @@ def decode(r):
         r.add("decode.eager", "µs", completion(step, inner=50, repeats=10), "scaled_dot_product_attention with a mask, index_copy_")
 
 
+def pools(r):
+    calls, aten = 12, torch.ops.aten
+    for name, channels, side, dtype, last in (
+        ("max", 32, 128, torch.float32, True),
+        ("max.first", 32, 128, torch.float32, False),
+        ("avg", 64, 64, torch.float32, True),
+        ("avg.first", 64, 64, torch.float32, False),
+        ("stem", 64, 112, torch.bfloat16, True),
+    ):
+        layout = torch.channels_last if last else torch.contiguous_format
+        x, *grads = (
+            torch.randn(64, channels, n, n, device="cuda").to(dtype).contiguous(memory_format=layout) for n in (side, side // 2, side // 2)
+        )
+        size, pad = ([3, 3], [1, 1]) if name == "stem" else ([2, 2], [0, 0])
+        forward = lambda i: aten.max_pool2d_with_indices(x, size, [2, 2], pad)
+        if name.startswith("avg"):
+            backward = lambda i: aten.avg_pool2d_backward(grads[i % 2], x, size, [2, 2], pad, False, True, None)
+        else:
+            places = forward(0)[1]
+            backward = lambda i: aten.max_pool2d_with_indices_backward(grads[i % 2], x, size, [2, 2], pad, [1, 1], False, places)
+        for figure, work in ((name, forward), (name + ".backward", backward)):
+            if figure != "stem" and work is forward:
+                continue
+
+            def all_calls():
+                for i in range(calls):
+                    work(i)
+
+            r.add("pool." + figure, "µs", [s * 1e6 / calls for s in device_seconds(in_graph(all_calls))], "in a graph")
+
+
 def bandwidth(r):
     n = r.gib << 28
     moved = 4 * n / 1e12  # one pass over a tensor, in TB
@@ -588,6 +619,7 @@ def bandwidth(r):
         with torch.cuda.graph(graph):
             sums = [matrices[i % 4].sum(0) for i in range(calls)]
         r.add(f"columns.{columns}", "µs", [s * 1e6 / calls for s in device_seconds(graph.replay)], "in a graph")
+    pools(r)
     rows = a.view(-1, 1024)
     r.add("softmax", "TB/s", [2 * moved / s for s in device_seconds(lambda: torch.softmax(rows, -1))])
     weight, bias = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")

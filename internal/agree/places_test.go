@@ -136,8 +136,19 @@ func pooling(p *pair) {
 			w: 12, v: turned},
 		{name: "divided", pool: kernels.Pool{KH: 3, KW: 2, StrideH: 3, StrideW: 2, DilationH: 1, DilationW: 1, Divisor: 5}, h: 9, w: 8},
 		{name: "far", pool: kernels.Pool{KH: 2, KW: 3, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1}, h: 9, w: 8, far: 50},
-		{name: "channels", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1}, n: 4,
+		{name: "channels", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1}, n: 5,
 			c: 256, h: 32, w: 32, v: channelsLast},
+		{name: "channels 2x2", pool: kernels.Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, DilationH: 1, DilationW: 1}, n: 5, c: 256, h: 32,
+			w: 32, v: channelsLast},
+		{name: "rows", pool: kernels.Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, DilationH: 1, DilationW: 1}, n: 5, c: 112, h: 32, w: 32},
+		{name: "stem", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1}, h: 12,
+			w: 10},
+		{name: "odd", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1}, n: 2, c: 5,
+			h: 11, w: 13, v: channelsLast},
+		{name: "apart", pool: kernels.Pool{KH: 2, KW: 2, StrideH: 3, StrideW: 4, PadW: 1, DilationH: 1, DilationW: 1, CountPad: true},
+			h: 11, w: 12},
+		{name: "large", pool: kernels.Pool{KH: 5, KW: 5, StrideH: 2, StrideW: 2, PadH: 2, PadW: 2, DilationH: 1, DilationW: 1}, h: 11,
+			w: 12},
 	}
 	size := func(n, k, s, pad, d int) int { return (n+2*pad-d*(k-1)-1)/s + 1 }
 	for _, t := range append(rowTypes, dtype.Int64, dtype.Int8, dtype.Uint8) {

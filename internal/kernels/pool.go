@@ -88,6 +88,9 @@ type poolArgs struct {
 	dims                                                       striderArg
 	strides                                                    [3][2]intArg
 	h, w, fh, fw, kh, kw, sh, sw, ph, pw, dh, dw, divisor, pad intArg
+	// baseH and baseW are the quotients of padding and stride, and scale is what means are multiplied by, in kernels for small windows.
+	baseH, baseW intArg
+	scale        floatArg
 }
 
 func (a *poolArgs) layout(p params) {
@@ -115,34 +118,54 @@ func (a *poolArgs) layout(p params) {
 	p.i32(&a.dw, "dw")
 	p.i32(&a.divisor, "divisor")
 	p.i32(&a.pad, "count_pad")
+	if p.s.Pool.KH > 0 {
+		p.i32s("base_h base_w", &a.baseH, &a.baseW)
+	}
+	if p.s.Pool.Scaled {
+		p.f64(&a.scale, "scale")
+	}
 }
 
-// issue launches a thread for each element of over, or for several adjacent channels. from is the array from which the windows, or the
-// elements whose windows contain the thread's element, are read. Operand 0 is over's array. The strider has a slot for every operand, in
-// which those of from's shape have no strides along rows and columns, and two more for the row and the column. Its dimensions are ordered
-// like over's.
+// issue launches a thread for each element of over, or tile of elements, or for several of these that are adjacent. from is the array from
+// which the windows, or the elements whose windows contain the thread's element, are read. Operand 0 is over's array. The strider has a
+// slot for every operand, in which those of from's shape have no strides along rows and columns, and two more for the row and the column.
+// Its dimensions are ordered like over's.
 func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand) error {
-	n := over.Numel()
-	if n == 0 {
+	if over.Numel() == 0 {
 		return nil
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyPool, uint16(kind), opmath(ops[0].DType)
 	s.Outs, s.Ins = 1, uint8(len(ops)-1)
+	s.Pool = p.small(kind, &over, &from)
 	const batch, channel, row, col = 0, 1, 2, 3
+	size, tile := [4]int(over.Shape), [4]int{1, 1, 1, 1}
+	if s.Pool.KH > 0 && kind.back() {
+		tile[row], tile[col] = p.StrideH, p.StrideW
+		size[row], size[col] = ceilDiv(size[row], tile[row]), ceilDiv(size[col], tile[col])
+	}
+	n := size[batch] * size[channel] * size[row] * size[col]
+	busy := poolBusy(is.Limits())
 	order, vec := [4]int{col, row, channel, batch}, 1 // innermost first
 	if over.Stride[channel] < over.Stride[col] {
-		order, vec = [4]int{channel, col, row, batch}, channelsAtOnce(ops, n)
+		order, vec = [4]int{channel, col, row, batch}, channelsAtOnce(ops, n, busy, s.Pool.KH > 0)
+	} else {
+		fine := len(ops) - 1
+		if kind.back() {
+			fine = 0
+		}
+		windows := p.rowAtOnce(&s.Pool, kind, ops, fine, size[col], n, busy)
+		vec, s.Pool.Row = max(1, windows), windows > 0
 	}
 	s.Vec = uint8(vec)
 	sp := space{nd: 4, count: len(ops) + 2}
 	for at, d := range order {
-		sp.size[at] = over.Shape[d]
+		sp.size[at] = size[d]
 		for i, o := range ops {
 			windowed := i == len(ops)-1 || kind == poolMaxBack && i > 0
 			if !windowed || d < row {
-				sp.stride[i][at] = o.Stride[d]
+				sp.stride[i][at] = o.Stride[d] * tile[d]
 			}
 		}
 		switch d {
@@ -156,42 +179,64 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 		s.DTypes[i] = o.DType
 	}
 	s.Index = 32
-	if limit := min(is.Index32(), lane32); max(sp.reach(), from.Numel(), reachOf(&from)) > limit {
+	reach := max(sp.reach(), over.Numel(), from.Numel())
+	for i := range ops {
+		reach = max(reach, reachOf(&ops[i]))
+	}
+	if reach > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
+	p.pack(l, kind, ops, &over, &from, &sp, n/vec)
+	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, poolThreads)), 1, 1}
+	l.Block = [3]uint32{poolThreads, 1, 1}
+	return is.Issue(l)
+}
+
+// pack appends the arguments of a launch of n threads.
+func (p *Pool) pack(l *Launch, kind poolKind, ops []Operand, over, from *Operand, sp *space, n int) {
 	var a poolArgs
-	a.n.host, a.dims.host, a.h.host, a.w.host = n/vec, &sp, over.Shape[2], over.Shape[3]
+	a.n.host, a.dims.host, a.h.host, a.w.host = n, sp, over.Shape[2], over.Shape[3]
 	a.fh.host, a.fw.host, a.kh.host, a.kw.host = from.Shape[2], from.Shape[3], p.KH, p.KW
 	a.sh.host, a.sw.host, a.ph.host, a.pw.host = p.StrideH, p.StrideW, p.PadH, p.PadW
 	a.dh.host, a.dw.host, a.divisor.host = p.DilationH, p.DilationW, p.Divisor
 	if p.CountPad {
 		a.pad.host = 1
 	}
+	if s := &l.Spec.Pool; s.KH > 0 {
+		a.baseH.host, a.baseW.host = p.PadH/p.StrideH, p.PadW/p.StrideW
+		if fine, coarse := from, over; s.Scaled {
+			if kind.back() {
+				fine, coarse = over, from
+			}
+			a.scale.host = p.scale(fine, coarse)
+		}
+	}
 	for i := range ops {
 		a.ops[i].host, a.strides[i][0].host, a.strides[i][1].host = ops[i].Ptr, ops[i].Stride[2], ops[i].Stride[3]
 	}
 	a.layout(packing(l))
-	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, poolThreads)), 1, 1}
-	l.Block = [3]uint32{poolThreads, 1, 1}
-	return is.Issue(l)
 }
 
-// poolBusy is how many threads a pooling must have left if each takes several channels.
-const poolBusy = 1 << 15
+// poolBusy returns how many threads a pooling must have left if each takes several channels or windows: an eighth of those that a device
+// can hold.
+func poolBusy(l *Limits) int { return l.Multiprocessors * l.MaxThreadsPerSM / 8 }
 
-// channelsAtOnce returns how many channels each thread takes, for n elements: as many as a 16-byte access holds, if they are adjacent in
-// all operands.
-func channelsAtOnce(ops []Operand, n int) int {
+// channelsAtOnce returns how many channels each of n threads takes, of which busy must remain: as many as a 16-byte access holds, if they
+// are adjacent in all operands. small says that windows are small.
+func channelsAtOnce(ops []Operand, n, busy int, small bool) int {
 	vec := min(8, 16/ops[0].DType.Size())
-	for vec > 1 && n/vec < poolBusy {
+	if small && len(ops) > 2 {
+		vec = min(vec, placedChannels)
+	}
+	for vec > 1 && n/vec < busy {
 		vec /= 2
 	}
 	places := uint64(vec | ops[0].Shape[1])
-	for _, o := range ops {
-		if o.Stride[1] != 1 {
+	for i := range ops {
+		if ops[i].Stride[1] != 1 {
 			return 1
 		}
-		places |= o.Ptr/uint64(o.DType.Size()) | uint64(o.Stride[0]|o.Stride[2]|o.Stride[3])
+		places |= evenPlaces(&ops[i], 1)
 	}
 	return 1 << bits.TrailingZeros64(places)
 }
@@ -237,6 +282,18 @@ func buildPool(s *Spec) *kernel.Kernel {
 }
 
 func (p *poolKernel) body() {
+	small := p.s.Pool.KH > 0
+	switch {
+	case small && p.kind == poolMax:
+		p.smallMax()
+		return
+	case small && p.kind == poolAvg:
+		p.smallAvg()
+		return
+	case small:
+		p.smallBack()
+		return
+	}
 	switch p.kind {
 	case poolMax:
 		p.max()
