@@ -37,7 +37,7 @@ func init() {
 			return kernels.GroupNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]), f.scalar[0].F)
 		}})
 	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t mean rstd weight? bias?;; options", Torch: "nn.functional.group_norm",
-		saves: in0 | in1 | in2 | in3, run: runGroupNorm, points: true, affine: true, infer: inferBatchNorm})
+		saves: in0 | in1 | in2 | in3, run: runGroupNorm, points: true, affine: true, infer: inferGroupNorm})
 	rowBatchNormStats = define(row{Name: "BatchNormStats", takes: "t; eps -> mean rstd variance", infer: inferBatchNormStats,
 		run: func(f *frame) error {
 			return kernels.BatchNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]),
@@ -101,6 +101,21 @@ func inferGroupNormStats(f *frame) {
 	for i := range 2 {
 		f.newOut(i, t.dt, []int{t.shape[0], t.shape[1], 1, 1}, nil)
 	}
+}
+
+// inferGroupNorm keeps the order of x in memory.
+func inferGroupNorm(f *frame) {
+	t := f.in[0]
+	f.wantFloat(t)
+	f.newOut(0, t.dt, t.shape, orderOf(t))
+}
+
+// orderOf is layout for an output that lies in memory as t does, which has no gaps.
+func orderOf(t *Tensor) []int {
+	if t.IsContiguous() {
+		return nil
+	}
+	return slices.Clone(t.stride)
 }
 
 func inferBatchNormStats(f *frame) {
@@ -233,7 +248,11 @@ func inferNormGrad(f *frame) {
 	for i, want := range n.want {
 		if want {
 			var stride []int
-			if i == 0 {
+			switch {
+			case i > 0:
+			case n.of == rowGroupNorm:
+				stride = orderOf(f.in[1])
+			default:
 				stride = f.layoutOf(f.in[1])
 			}
 			f.newOut(next, n.meta[i].dt, n.meta[i].shape, stride)
@@ -295,7 +314,7 @@ func backNorm(b *back) {
 	case b.n.row == rowBatchNorm:
 		mean, rstd = b.in(1), b.in(2)
 	case b.n.row == rowGroupNorm:
-		mean, rstd, dy = b.in(1), b.in(2), x.Contiguous(dy)
+		mean, rstd, dy = b.in(1), b.in(2), x.ordered(dy, b.in(0))
 	case n.centered:
 		mean, rstd, dy = b.out(1), b.out(2), x.Contiguous(dy)
 	default:
@@ -313,6 +332,18 @@ func backNorm(b *back) {
 		b.normGrad(rowNormInputGrad, g, dy, mean, rstd)
 	} else if g.want != [3]bool{} {
 		b.normGrad(rowNormGrad, g, dy, mean, rstd)
+	}
+}
+
+// ordered returns dy in the memory order of in, the input of a group norm: contiguous, or with channels last.
+func (x *Exec) ordered(dy, in *Tensor) *Tensor {
+	switch v := in.shape; {
+	case in.IsContiguous():
+		return x.Contiguous(dy)
+	case slices.Equal(dy.stride, in.stride):
+		return dy
+	default:
+		return x.View(x.ChannelsLast(x.Reshape(dy, v[0], v[1]*v[2], v[3], 1)), v...)
 	}
 }
 
@@ -505,7 +536,7 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 }
 
 // GroupNorm normalises t [N, C, …] over each of groups groups of adjacent channels, with eps added to the variances; then it multiplies by
-// weight [C] and adds bias [C]; either may be nil.
+// weight [C] and adds bias [C]; either may be nil. The result is channels last if t is.
 func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tensor {
 	n, c, s := x.channelsOf("GroupNorm", t, weight, bias)
 	if groups <= 0 || c%groups != 0 {
@@ -523,7 +554,11 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, opt NormOpt) *Tens
 	view, affine := []int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}
 	return x.composite("GroupNorm", func(x *Exec) *Tensor {
 		x = x.casting("GroupNorm", castFloat32, &t, &weight, &bias)
-		in := x.View(x.Contiguous(t), view...)
+		in := t
+		if !t.channelsLast() {
+			in = x.Contiguous(t)
+		}
+		in = x.View(in, view...)
 		if weight != nil {
 			weight = x.View(x.Contiguous(weight), affine...)
 		}

@@ -146,9 +146,17 @@ func TestGroupNorm(t *testing.T) {
 	for _, s := range [][4]int{{2, 6, 5, 3}, {3, 8, 64, 2}, {1, 4, 1, 1}, {5, 6, 7, 6}} {
 		batch, channels, places, groups := s[0], s[1], s[2], s[3]
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
-			for _, affine := range []bool{true, false} {
-				h := newHost(t)
-				full := func() Operand { return h.normal(rng, dt, batch, channels, places) }
+			for kind := range 4 {
+				h, affine, last := newHost(t), kind%2 == 0, kind >= 2
+				// seen is the array in the view of the kernels, with its channels last or not.
+				seen := func(o Operand) Operand {
+					if last {
+						o.Shape = []int{batch, groups, channels / groups, places}
+						o.Stride = []int{channels * places, channels / groups, 1, channels}
+					}
+					return o
+				}
+				full := func() Operand { return seen(h.normal(rng, dt, batch, channels, places)) }
 				x, dy, y, dx := full(), full(), full(), full()
 				mean, rstd := h.empty(dtype.Float32, batch, groups), h.empty(dtype.Float32, batch, groups)
 				w, b, ws, bs := affineOf(h, rng, dt, channels, affine)

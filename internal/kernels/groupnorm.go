@@ -29,10 +29,13 @@ func (g *grouped) see(o Operand, stride [4]int) Operand {
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: g.shape[:], Stride: g.stride[g.n-1][:]}
 }
 
-// full views a dense array of the input's shape, perGroup a dense matrix [batch, group], and perChannel a dense vector [channel], which may
-// be absent.
+// full views an array of the input's shape, which is dense unless it is viewed in that way already; perGroup views a dense matrix [batch,
+// group], and perChannel a dense vector [channel], which may be absent.
 func (g *grouped) full(o Operand) Operand {
 	s := g.shape
+	if len(o.Stride) == len(s) && len(o.Shape) == len(s) && [4]int(o.Shape) == s {
+		return g.see(o, [4]int(o.Stride))
+	}
 	return g.see(o, [4]int{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1})
 }
 
@@ -53,7 +56,7 @@ func GroupNormStats(is Issuer, compute dtype.DType, mean, rstd, x Operand, eps f
 }
 
 // GroupNormBackward stores the gradients of a group norm's x, weight and bias; each may be absent (Ptr 0). x, dy and dx are dense arrays of
-// batch × channels × places elements, mean and rstd dense [batch, groups], the others dense vectors [channels].
+// batch × channels × places elements, or [batch, group, channel in the group, place] with any strides; mean and rstd dense [batch, groups], the others dense vectors [channels].
 func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, groups int, dx, dweight, dbias, dy, x, mean, rstd,
 	weight Operand) error {
 	var g grouped
