@@ -133,7 +133,7 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 	const batch, channel, row, col = 0, 1, 2, 3
 	order, vec := [4]int{col, row, channel, batch}, 1 // innermost first
 	if over.Stride[channel] < over.Stride[col] {
-		order, vec = [4]int{channel, col, row, batch}, channelsAtOnce(ops, n)
+		order, vec = [4]int{channel, col, row, batch}, sideBySide(channel, min(8, 16/ops[0].DType.Size()), n, ops...)
 	}
 	s.Vec = uint8(vec)
 	sp := space{nd: 4, count: len(ops) + 2}
@@ -176,22 +176,27 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 	return is.Issue(l)
 }
 
-// poolBusy is how many threads a pooling must have left if each takes several channels.
+// poolBusy is how many threads a launch must have left if each takes several elements.
 const poolBusy = 1 << 15
 
-// channelsAtOnce returns how many channels each thread takes, for n elements: as many as a 16-byte access holds, if they are adjacent in
-// all operands.
-func channelsAtOnce(ops []Operand, n int) int {
-	vec := min(8, 16/ops[0].DType.Size())
-	for vec > 1 && n/vec < poolBusy {
-		vec /= 2
+// sideBySide returns how many of n elements each thread takes along dimension d: at most most, if they are adjacent in all operands, which
+// have one size there.
+func sideBySide(d, most, n int, ops ...Operand) int {
+	for most > 1 && n/most < poolBusy {
+		most /= 2
 	}
-	places := uint64(vec | ops[0].Shape[1])
-	for _, o := range ops {
-		if o.Stride[1] != 1 {
+	places := uint64(most | ops[0].Shape[d])
+	for i := range ops {
+		o := &ops[i]
+		if o.Stride[d] != 1 {
 			return 1
 		}
-		places |= o.Ptr/uint64(o.DType.Size()) | uint64(o.Stride[0]|o.Stride[2]|o.Stride[3])
+		places |= o.Ptr / uint64(o.DType.Size())
+		for e, stride := range o.Stride {
+			if e != d {
+				places |= uint64(stride)
+			}
+		}
 	}
 	return 1 << bits.TrailingZeros64(places)
 }

@@ -37,6 +37,7 @@ type Spec struct {
 	Advance     advanceSpec
 	NLL         nllSpec
 	Depthwise   depthwiseSpec
+	Resample    resampleSpec
 	Indexed     indexSpec
 	Sort        sortSpec
 	Segment     segmentSpec
