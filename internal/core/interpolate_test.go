@@ -57,7 +57,14 @@ func TestInterpolate(t *testing.T) {
 			"3 numbers for 2":           func() { x.Interpolate(in, InterpolateOpt{Size: []int{2, 2, 2}}) },
 			"scale of -1":               func() { x.Interpolate(in, InterpolateOpt{Scale: []float64{-1}}) },
 			"the output 0":              func() { x.Interpolate(in, InterpolateOpt{Scale: []float64{0.1}}) },
-			"the input has size [0 2]":  func() { x.Interpolate(x.Ones([]int{1, 1, 0, 2}, dtype.Float32), InterpolateOpt{Size: []int{2}}) },
+			"2^31 in the linear modes, but here is 4294967296": func() {
+				x.Interpolate(x.Ones([]int{1, 1, 1}, dtype.Float32), InterpolateOpt{Size: []int{1 << 32}, Mode: InterpolateLinear})
+			},
+			"but here is 2147483648": func() {
+				long := x.Expand(x.Ones([]int{1, 1, 1}, dtype.Float32), 1, 1, 1<<31)
+				x.Interpolate(long, InterpolateOpt{Size: []int{2}, Mode: InterpolateLinear})
+			},
+			"the input has size [0 2]": func() { x.Interpolate(x.Ones([]int{1, 1, 0, 2}, dtype.Float32), InterpolateOpt{Size: []int{2}}) },
 		} {
 			if err := Try(f); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", want, err)
@@ -110,6 +117,7 @@ var linearCases = []struct {
 	{[]int{1, 2, 10}, InterpolateOpt{Scale: []float64{0.33}, Mode: InterpolateLinear, RecomputeScale: true}},
 	{[]int{2, 8, 5, 6}, InterpolateOpt{Scale: []float64{2}, Mode: InterpolateBilinear}},
 	{[]int{2, 8, 9, 6}, InterpolateOpt{Size: []int{4, 11}, Mode: InterpolateBilinear}},
+	{[]int{2, 3, 1, 1}, InterpolateOpt{Size: []int{7, 5}, Mode: InterpolateBilinear}},
 	{[]int{2, 3, 9, 1}, InterpolateOpt{Scale: []float64{1.3, 2.9}, Mode: InterpolateBilinear}},
 	{[]int{3, 4, 1, 6}, InterpolateOpt{Size: []int{1, 6}, Mode: InterpolateBilinear}},
 	{[]int{1, 2, 11, 13}, InterpolateOpt{Scale: []float64{0.4, 0.21}, Mode: InterpolateBilinear}},

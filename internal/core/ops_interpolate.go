@@ -47,8 +47,8 @@ type resized struct {
 	step          float64
 }
 
-// resampling is the attribute of the rows of the linear modes: the sizes before and after in the dimensions that change, and the bits of
-// the distances. last says that both tensors are channels last, which the gradient of planes of one element does not show.
+// resampling is the attribute of the rows of the linear modes: the sizes before and after in the dimensions that change, or 1, and the bits
+// of the distances. last says that both tensors are channels last, which the gradient of planes of one element does not show.
 type resampling struct {
 	from, to      [3]int
 	step          [3]uint64
@@ -65,7 +65,19 @@ func init() {
 }
 
 func init() {
-	rowInterpolate.back = func(b *back) { b.set(0, b.x.resampleOp(rowInterpolateGrad, b.n.opt, b.grad(0))) }
+	rowInterpolate.back = func(b *back) {
+		x, g, r := b.x, b.grad(0), b.n.opt.(resampling)
+		if r.from != [3]int{1, 1, 1} {
+			b.set(0, x.resampleOp(rowInterpolateGrad, b.n.opt, g))
+			return
+		}
+		// One element gets everything, and a reduction uses more of the device for that.
+		dx := x.Sum(g, []int{2, 3, 4}[:len(g.shape)-2], SumOpt{KeepDim: true})
+		if r.last {
+			dx = x.ChannelsLast(dx)
+		}
+		b.set(0, dx)
+	}
 	rowInterpolateGrad.back = func(b *back) { b.set(0, b.x.resampleOp(rowInterpolate, b.n.opt, b.grad(0))) }
 }
 
@@ -189,7 +201,7 @@ func (x *Exec) nearest(t *Tensor, dims []resized, shift float64) *Tensor {
 
 // planLinear returns the attribute of a linear mode.
 func (x *Exec) planLinear(t *Tensor, dims []resized, corners bool) resampling {
-	r := resampling{corners: corners, last: t.channelsLast()}
+	r := resampling{from: [3]int{1, 1, 1}, to: [3]int{1, 1, 1}, corners: corners, last: t.channelsLast()}
 	for i, d := range dims {
 		if d.from > math.MaxInt32 || d.to > math.MaxInt32 {
 			x.fail("Interpolate", fault.Invalid, []*Tensor{t},
