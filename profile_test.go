@@ -169,6 +169,9 @@ func TestProfileLeast(t *testing.T) {
 		}},
 		{"MaxPool2d", 4*(2*3*64+2*3*16) + 8*2*3*16, 0, "float32", func() { x.MaxPool2d(picture, [2]int{2, 2}) }},
 		{"AdaptiveAvgPool2d", 4 * (2*3*64 + 2*3), 0, "float32", func() { x.AdaptiveAvgPool2d(picture, [2]int{1, 1}) }},
+		{"InterpolateLinear", 4 * (2*3*64 + 2*3*256), 0, "float32", func() {
+			x.Interpolate(picture, tenon.InterpolateOpt{Scale: []float64{2}, Mode: tenon.InterpolateBilinear})
+		}},
 		{"MatMul", 2 * (4*16 + 16*4 + 4*4), 2 * 4 * 4 * 16, "bfloat16", func() { x.MatMul(low, x.Transpose(low, 0, 1)) }},
 		{"Embedding", 4*2*5*4 + 8*5, 0, "float32", func() { x.Embedding(index, table) }},
 		{"Embedding", 4*(4+5*4) + 8*5, 0, "float32", func() { x.Embedding(index, part) }},

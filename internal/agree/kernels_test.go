@@ -24,8 +24,8 @@ func TestKernels(t *testing.T) {
 		tryScale(p)
 		t.Logf("%d reductions and types", tryReductions(p, 2*share))
 		for _, try := range []func(*pair){
-			softmaxes, norms, normSums, channelNorms, indexing, sorting, turning, pooling, likelihoods, entropies, randoms, multinomials,
-			compactions, flats, assertions} {
+			softmaxes, norms, normSums, channelNorms, indexing, sorting, turning, pooling, resampling, likelihoods, entropies, randoms,
+			multinomials, compactions, flats, assertions} {
 			try(p)
 		}
 		if !p.onGPU() { // on a GPU all of them are assembled

@@ -185,9 +185,8 @@ func TestAttributesArePlain(t *testing.T) {
 		}
 	}
 	plain("Call", reflect.TypeFor[Call]())
-	for _, p := range []param{conv{}, pooling{}, norm{}, normGrad{}, likelihood{}, likelihoodGrad{}, distribution{}, region{}, unviewed{},
-		embedding{}, ofDevice{}, onStream{},
-		foreach{}, advance{}, updateScale{}, launching{}, lossGrad{}} {
+	for _, p := range []param{conv{}, pooling{}, resampling{}, norm{}, normGrad{}, likelihood{}, likelihoodGrad{}, distribution{}, region{},
+		unviewed{}, embedding{}, ofDevice{}, onStream{}, foreach{}, advance{}, updateScale{}, launching{}, lossGrad{}} {
 		plain(reflect.TypeOf(p).Name(), reflect.TypeOf(p))
 	}
 }

@@ -189,6 +189,10 @@ func windows() []differentiable {
 		of("interpolate bilinear", 1, func(x *Exec, in []*Tensor) *Tensor {
 			return x.Interpolate(x.Unsqueeze(in[0], 1), InterpolateOpt{Size: []int{3, 5}, Mode: InterpolateBilinear})
 		}),
+		of("interpolate trilinear", 1, func(x *Exec, in []*Tensor) *Tensor {
+			return x.Interpolate(x.View(in[0], 1, 2, 2, 2, 3), InterpolateOpt{Size: []int{3, 1, 4}, Mode: InterpolateTrilinear,
+				AlignCorners: true})
+		}),
 		of("max_pool2d", 1, func(x *Exec, in []*Tensor) *Tensor {
 			return x.MaxPool2d(in[0], [2]int{3, 2}, MaxPoolOpt{Stride: [2]int{1, 1}, Padding: [2]int{1, 1}, CeilMode: true})
 		}),

@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
 )
 
 // InterpolateMode says how Interpolate finds an element between others.
@@ -46,20 +47,84 @@ type resized struct {
 	step          float64
 }
 
+// resampling is the attribute of the rows of the linear modes: the sizes before and after in the dimensions that change, or 1, and the bits
+// of the distances. last says that both tensors are channels last, which the gradient of planes of one element does not show.
+type resampling struct {
+	from, to      [3]int
+	step          [3]uint64
+	corners, last bool
+}
+
+func (resampling) param() {}
+
+var rowInterpolate, rowInterpolateGrad *row
+
+func init() {
+	rowInterpolate = define(resampleRow("InterpolateLinear", "nn.functional.interpolate", false, (*kernels.Resample).Forward))
+	rowInterpolateGrad = define(resampleRow("InterpolateLinearBackward", "", true, (*kernels.Resample).Backward))
+}
+
+func init() {
+	rowInterpolate.back = func(b *back) {
+		x, g, r := b.x, b.grad(0), b.n.opt.(resampling)
+		if r.from != [3]int{1, 1, 1} {
+			b.set(0, x.resampleOp(rowInterpolateGrad, b.n.opt, g))
+			return
+		}
+		// One element gets everything, and a reduction uses more of the device for that.
+		dx := x.Sum(g, []int{2, 3, 4}[:len(g.shape)-2], SumOpt{KeepDim: true})
+		if r.last {
+			dx = x.ChannelsLast(dx)
+		}
+		b.set(0, dx)
+	}
+	rowInterpolateGrad.back = func(b *back) { b.set(0, b.x.resampleOp(rowInterpolate, b.n.opt, b.grad(0))) }
+}
+
+// resampleRow returns the row of the linear modes, or of their derivative, whose output has the input's sizes.
+func resampleRow(name, torch string, gradient bool, run func(p *kernels.Resample, is kernels.Issuer, out, in kernels.Operand) error) row {
+	return row{Name: name, Torch: torch, takes: "t;; options",
+		infer: func(f *frame) {
+			t, r := f.in[0], f.opt.(resampling)
+			sizes := r.to
+			if gradient {
+				sizes = r.from
+			}
+			shape := append(f.lists[:0], t.shape[:2]...)
+			shape = append(shape, sizes[:len(t.shape)-2]...)
+			f.newOut(0, t.dt, shape, channelsLastIf(r.last, shape))
+		},
+		run: func(f *frame) error {
+			r := f.opt.(resampling)
+			p := kernels.Resample{Corners: r.corners}
+			for i, step := range r.step {
+				p.Step[i] = math.Float64frombits(step)
+			}
+			return run(&p, f, operand(f.out[0]), operand(f.in[0]))
+		},
+	}
+}
+
+func (x *Exec) resampleOp(r *row, opt param, t *Tensor) *Tensor {
+	f := x.op(r, t)
+	f.opt = opt
+	return f.call1()
+}
+
 // Interpolate resizes the one to three dimensions of t [N, C, …] after the first two. The linear modes are for floating-point types and
 // compute halves in float32. The result is channels last if t is.
 func (x *Exec) Interpolate(t *Tensor, opt InterpolateOpt) *Tensor {
+	dims := x.planInterpolate(t, &opt)
+	shift := 0.0
+	switch opt.Mode {
+	case InterpolateNearest:
+	case InterpolateNearestExact:
+		shift = 0.5
+	default:
+		return x.resampleOp(rowInterpolate, x.planLinear(t, dims, opt.AlignCorners), t)
+	}
 	return x.composite("Interpolate", func(x *Exec) *Tensor {
-		dims := x.planInterpolate(t, &opt)
-		var out *Tensor
-		switch opt.Mode {
-		case InterpolateNearest:
-			out = x.nearest(t, dims, 0)
-		case InterpolateNearestExact:
-			out = x.nearest(t, dims, 0.5)
-		default:
-			out = x.linearBetween(t, dims, opt.AlignCorners)
-		}
+		out := x.nearest(t, dims, shift)
 		if t.channelsLast() {
 			return x.ChannelsLast(out)
 		}
@@ -134,33 +199,22 @@ func (x *Exec) nearest(t *Tensor, dims []resized, shift float64) *Tensor {
 	return t
 }
 
-// linearBetween mixes the two neighbours of each place, in one dimension after the other from the last, as PyTorch nests the mixtures.
-func (x *Exec) linearBetween(t *Tensor, dims []resized, corners bool) *Tensor {
-	compute := t.dt
-	if compute != dtype.Float64 {
-		compute = dtype.Float32
-	}
-	in := x.ToDType(t, compute)
-	for _, d := range slices.Backward(dims) {
-		at := x.Arange(float64(d.to), compute, ArangeOpt{})
+// planLinear returns the attribute of a linear mode.
+func (x *Exec) planLinear(t *Tensor, dims []resized, corners bool) resampling {
+	r := resampling{from: [3]int{1, 1, 1}, to: [3]int{1, 1, 1}, corners: corners, last: t.channelsLast()}
+	for i, d := range dims {
+		if d.from > math.MaxInt32 || d.to > math.MaxInt32 {
+			x.fail("Interpolate", fault.Invalid, []*Tensor{t},
+				"integer out of range: sizes are below 2^31 in the linear modes, but here is %d", max(d.from, d.to))
+		}
+		step := d.step
 		switch {
 		case corners && d.to > 1:
-			at = x.MulS(at, float64(d.from-1)/float64(d.to-1))
+			step = float64(d.from-1) / float64(d.to-1)
 		case corners:
-			at = x.MulS(at, 0)
-		default:
-			at = x.AddS(x.MulS(x.AddS(at, 0.5), d.step), -0.5)
+			step = 0
 		}
-		at = x.ClampS(at, 0, float64(d.from-1))
-		below := x.Floor(at)
-		shape := []int{d.to}
-		for range len(t.shape) - d.dim - 1 {
-			shape = append(shape, 1)
-		}
-		part := x.View(x.Sub(at, below), shape...)
-		first := x.ToDType(below, dtype.Int64)
-		second := x.ClampS(x.AddS(first, 1), 0, float64(d.from-1))
-		in = x.Add(x.Mul(x.IndexSelect(in, d.dim, first), x.RSubS(part, 1)), x.Mul(x.IndexSelect(in, d.dim, second), part))
+		r.from[i], r.to[i], r.step[i] = d.from, d.to, math.Float64bits(step)
 	}
-	return x.ToDType(in, t.dt)
+	return r
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"bytes"
+	"math"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -237,6 +238,51 @@ func TestWideIndexes(t *testing.T) {
 		for i, v := range run() {
 			if v != narrow[i] {
 				t.Fatalf("number %d is %v, with 32-bit indexes %v", i, v, narrow[i])
+			}
+		}
+	})
+}
+
+// A group norm keeps channels last, also in its gradient, and computes what it computes of the contiguous tensor.
+func TestGroupNormLast(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+			run := func(last, gradientLast bool) (out []*Tensor) {
+				order := func(t *Tensor, last bool) *Tensor {
+					if last {
+						return x.ChannelsLast(t)
+					}
+					return t
+				}
+				in := func(shape ...int) *Tensor {
+					return x.ToDType(x.View(x.Sin(x.Arange(float64(infer.Numel(shape)), dtype.Float32, ArangeOpt{})), shape...), dt)
+				}
+				a, w, b := order(in(3, 12, 5, 7), last).SetRequiresGrad(true), in(12).SetRequiresGrad(true), in(12).SetRequiresGrad(true)
+				y := x.GroupNorm(a, w, b, 4, NormOpt{})
+				k := order(x.Cos(in(3, 12, 5, 7)), gradientLast)
+				grads, err := x.Grad([]*Tensor{y}, []*Tensor{a, w, b}, GradOpt{Gradients: []*Tensor{k}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if y.channelsLast() != last || grads[0].channelsLast() != last {
+					t.Errorf("%v, last %v: strides %v and %v", dt, last, y.stride, grads[0].stride)
+				}
+				return append(grads, y)
+			}
+			want := run(false, false)
+			for i, got := range [][]*Tensor{run(true, true), run(true, false), run(false, true)} {
+				for j, g := range got {
+					a, b := doubles(t, x, g), doubles(t, x, want[j])
+					for k := range a {
+						bound := 1e-5
+						if dt == dtype.BFloat16 {
+							bound = 0.02
+						}
+						if math.Abs(a[k]-b[k]) > bound*max(1, math.Abs(b[k])) {
+							t.Fatalf("%v, case %d, tensor %d: element %d is %v, want %v", dt, i, j, k, a[k], b[k])
+						}
+					}
+				}
 			}
 		}
 	})

@@ -27,6 +27,8 @@ const (
 	FamilyRows
 	// FamilyPool: Op is a poolKind.
 	FamilyPool
+	// FamilyResample: Op is a resampleKind.
+	FamilyResample
 	// FamilyIndex: Op is an indexKind; FamilySort: Op is a sortStage; FamilySegment: Op is a segmentStage.
 	FamilyIndex
 	FamilySort

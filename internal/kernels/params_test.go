@@ -221,6 +221,9 @@ func TestLayouts(t *testing.T) {
 		image, places := of(f, 2, 4, 8, 8), of(dtype.Int64, 2, 4, 4, 4)
 		check(t, MaxPool(y, &Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, DilationH: 1, DilationW: 1}, of(f, 2, 4, 4, 4), places, image))
 		check(t, AdaptiveAvgPool(y, of(f, 2, 4, 4, 4), image))
+		grown := &Resample{Step: [3]float64{0.5, 0.5}}
+		check(t, grown.Forward(y, of(f, 2, 4, 16, 16), image))
+		check(t, grown.Backward(y, image, of(f, 2, 4, 16, 16)))
 		src := Indexed{Operand: Operand{Ptr: z.Ptr, DType: f, Shape: []int{64, 96}, Stride: []int{0, 1}}, Step: 96, Size: 64}
 		check(t, Gather(y, x, i64, src))
 		check(t, ScatterAdd(y, src, i64, x, 0))

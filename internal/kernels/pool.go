@@ -217,8 +217,7 @@ func (p *Pool) pack(l *Launch, kind poolKind, ops []Operand, over, from *Operand
 	a.layout(packing(l))
 }
 
-// poolBusy returns how many threads a pooling must have left if each takes several channels or windows: an eighth of those that a device
-// can hold.
+// poolBusy returns how many threads a launch must have left if each takes several elements: an eighth of those that a device can hold.
 func poolBusy(l *Limits) int { return l.Multiprocessors * l.MaxThreadsPerSM / 8 }
 
 // channelsAtOnce returns how many channels each of n threads takes, of which busy must remain: as many as a 16-byte access holds, if they
@@ -228,15 +227,21 @@ func channelsAtOnce(ops []Operand, n, busy int, small bool) int {
 	if small && len(ops) > 2 {
 		vec = min(vec, placedChannels)
 	}
-	for vec > 1 && n/vec < busy {
-		vec /= 2
+	return sideBySide(1, vec, n, busy, ops...)
+}
+
+// sideBySide returns how many of n elements each thread takes along dimension d, of which busy must remain: at most most, if they are
+// adjacent in all operands, which have one size there.
+func sideBySide(d, most, n, busy int, ops ...Operand) int {
+	for most > 1 && n/most < busy {
+		most /= 2
 	}
-	places := uint64(vec | ops[0].Shape[1])
+	places := uint64(most | ops[0].Shape[d])
 	for i := range ops {
-		if ops[i].Stride[1] != 1 {
+		if ops[i].Stride[d] != 1 {
 			return 1
 		}
-		places |= evenPlaces(&ops[i], 1)
+		places |= evenPlaces(&ops[i], d)
 	}
 	return 1 << bits.TrailingZeros64(places)
 }

@@ -38,6 +38,7 @@ type Spec struct {
 	NLL         nllSpec
 	Depthwise   depthwiseSpec
 	Pool        poolSpec
+	Resample    resampleSpec
 	Indexed     indexSpec
 	Sort        sortSpec
 	Segment     segmentSpec
