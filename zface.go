@@ -2198,7 +2198,7 @@ func (x *Exec) GradEnabled() bool {
 }
 
 // GroupNorm normalises t [N, C, …] over each of groups groups of adjacent channels, with eps added to the variances; then it multiplies by
-// weight [C] and adds bias [C]; either may be nil.
+// weight [C] and adds bias [C]; either may be nil. The result is channels last if t is.
 func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, opt ...NormOpt) *Tensor {
 	cx := x.enter("GroupNorm", t)
 	defer core.Leave(cx)

@@ -15,11 +15,12 @@ var (
 	normMoments = shiftedNorm("norm_moments", 2)
 	// normGather is normStats of parts. in: mean, 1/√(biased variance + scalar 0) and number of elements of each part.
 	normGather = gatherNorm()
-	// in: dy·, x, mean, rstd, weight; out: Σ dy·w and Σ dy·w·(x-mean)·rstd.
-	groupGradSums = sums("group_grad_sums", 5, 2, func(in []kernel.Value) []kernel.Value {
-		g := in[0].Mul(in[4])
-		return []kernel.Value{g, g.Mul(in[1].Sub(in[2]).Mul(in[3]))}
+	// in: two arrays and weight; out: the sums of both, times weight.
+	groupGradSums = sums("group_grad_sums", 3, 2, func(in []kernel.Value) []kernel.Value {
+		return []kernel.Value{in[0].Mul(in[2]), in[1].Mul(in[2])}
 	})
+	// in: two arrays; out: their sums.
+	pairSums = sums("pair_sums", 2, 2, func(in []kernel.Value) []kernel.Value { return in })
 	// Normalize is (x - mean)·rstd·weight + bias. in: x, mean, rstd, weight, bias.
 	Normalize = floats("normalize", 5, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Sub(in[1]).Mul(in[2]).FMA(in[3], in[4])

@@ -9,7 +9,7 @@ import (
 // grouped is storage for operands of group norm viewed as [batch, group, channel in the group, position], and for vectors of channels.
 type grouped struct {
 	shape  [4]int
-	stride [8][4]int
+	stride [12][4]int
 	n      int
 	split  [2]int
 }
@@ -56,28 +56,51 @@ func GroupNormStats(is Issuer, compute dtype.DType, mean, rstd, x Operand, eps f
 }
 
 // GroupNormBackward stores the gradients of a group norm's x, weight and bias; each may be absent (Ptr 0). x, dy and dx are dense arrays of
-// batch × channels × places elements, or [batch, group, channel in the group, place] with any strides; mean and rstd dense [batch, groups], the others dense vectors [channels].
+// batch × channels × places elements, or [batch, group, channel in the group, place] with any strides. mean and rstd are dense [batch,
+// groups], the others dense vectors [channels]. One pass over dy and x makes sums for each channel of each batch entry, from which those
+// for groups and for the gradients of weight and bias are made.
 func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, groups int, dx, dweight, dbias, dy, x, mean, rstd,
 	weight Operand) error {
 	var g grouped
 	if err := g.init(batch, channels, places, groups); err != nil {
 		return err
 	}
-	t := opmath(compute)
 	dys, xs, m, r, w := g.full(dy), g.full(x), g.perGroup(mean), g.perGroup(rstd), g.perChannel(weight)
-	if dx.Ptr != 0 {
-		size := batch * groups * t.Size()
-		ws, err := is.Workspace(2 * size)
-		if err != nil {
-			return err
+	ins := []Operand{dys, xs, m, r}
+	if overBatch := []bool{true, false, false, true}; dx.Ptr == 0 {
+		switch {
+		case dweight.Ptr == 0 && dbias.Ptr == 0:
+			return nil
+		case dweight.Ptr == 0:
+			return Reduce(is, Sum, compute, nil, []Operand{g.vector(dbias)}, ins[:1], overBatch)
+		case dbias.Ptr == 0:
+			return Reduce(is, normWeightGrad, compute, nil, []Operand{g.vector(dweight)}, ins, overBatch)
 		}
-		a, b := g.perGroup(Operand{Ptr: ws, DType: t}), g.perGroup(Operand{Ptr: ws + uint64(size), DType: t})
-		over := []bool{false, false, true, true}
+	}
+	t := opmath(compute)
+	all, some := batch*channels*t.Size(), batch*groups*t.Size()
+	ws, err := is.Workspace(2 * (all + some))
+	if err != nil {
+		return err
+	}
+	at := func(offset int) Operand { return Operand{Ptr: ws + uint64(offset), DType: t} }
+	// Σ dy·(x-mean)·rstd and Σ dy over places.
+	weighted, plain := g.perEntry(at(0)), g.perEntry(at(all))
+	if err := Reduce(is, normAffineGrad, compute, nil, []Operand{weighted, plain}, ins, []bool{false, false, false, true}); err != nil {
+		return err
+	}
+	first := func(o Operand, n int) Operand { // without the dimensions from n on
+		o.Shape, o.Stride = o.Shape[:n], o.Stride[:n]
+		return o
+	}
+	weighted, plain = first(weighted, 3), first(plain, 3)
+	if dx.Ptr != 0 {
+		ofWeight, ofAll := g.perGroup(at(2*all)), g.perGroup(at(2*all+some))
+		outs, over, err := []Operand{first(ofWeight, 2), first(ofAll, 2)}, []bool{false, false, true}, error(nil)
 		if weight.Ptr == 0 {
-			// normAffineGrad returns the sums in the other order.
-			err = Reduce(is, normAffineGrad, compute, nil, []Operand{b, a}, []Operand{dys, xs, m, r}, over)
+			err = Reduce(is, pairSums, t, nil, outs, []Operand{weighted, plain}, over)
 		} else {
-			err = Reduce(is, groupGradSums, compute, nil, []Operand{a, b}, []Operand{dys, xs, m, r, w}, over)
+			err = Reduce(is, groupGradSums, t, nil, outs, []Operand{weighted, plain, first(w, 3)}, over)
 		}
 		if err != nil {
 			return err
@@ -86,22 +109,26 @@ func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, 
 		if weight.Ptr == 0 {
 			s = append(s, FloatScalar(1))
 		}
-		if err := Pointwise(is, groupNormGrad, compute, s, []Operand{g.full(dx)}, []Operand{dys, xs, m, r, w, a, b}); err != nil {
+		if err := Pointwise(is, groupNormGrad, compute, s, []Operand{g.full(dx)}, []Operand{dys, xs, m, r, w, ofAll, ofWeight}); err != nil {
 			return err
 		}
 	}
-	if dweight.Ptr == 0 && dbias.Ptr == 0 {
-		return nil
-	}
-	over := []bool{true, false, false, true}
-	ins := []Operand{dys, xs, m, r}
+	over := []bool{true, false, false}
 	switch {
+	case dweight.Ptr == 0 && dbias.Ptr == 0:
+		return nil
 	case dweight.Ptr == 0:
-		return Reduce(is, Sum, compute, nil, []Operand{g.vector(dbias)}, ins[:1], over)
+		return Reduce(is, Sum, t, nil, []Operand{g.vector(dbias)}, []Operand{plain}, over)
 	case dbias.Ptr == 0:
-		return Reduce(is, normWeightGrad, compute, nil, []Operand{g.vector(dweight)}, ins, over)
+		return Reduce(is, Sum, t, nil, []Operand{g.vector(dweight)}, []Operand{weighted}, over)
 	}
-	return Reduce(is, normAffineGrad, compute, nil, []Operand{g.vector(dweight), g.vector(dbias)}, ins, over)
+	return Reduce(is, pairSums, t, nil, []Operand{g.vector(dweight), g.vector(dbias)},
+		[]Operand{weighted, plain}, over)
+}
+
+// perEntry views a dense array [batch, channel].
+func (g *grouped) perEntry(o Operand) Operand {
+	return g.see(o, [4]int{g.shape[1] * g.shape[2], g.shape[2], 1, 0})
 }
 
 // vector views a dense vector [channels] as [group, channel in the group].
