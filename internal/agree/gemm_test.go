@@ -450,7 +450,7 @@ func tryShared(p *pair) {
 }
 
 // mostTiles is the largest number of tiles with costs for any type of product.
-const mostTiles = 8
+const mostTiles = 11
 
 // convCase is a convolution.
 type convCase struct {

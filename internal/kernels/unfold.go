@@ -10,6 +10,8 @@ const (
 	// unfoldChannels is the number of channels to which those of an image are filled up, so that windows are copied several elements at a
 	// time.
 	unfoldChannels = 4
+	// unfoldShort is the maximum number of columns for outputs: with more, the matrix takes longer than gathering.
+	unfoldShort = 64
 	// unfoldMost is the maximum size of the matrix in bytes.
 	unfoldMost = 1 << 30
 )
@@ -19,7 +21,7 @@ func (c *Conv) unfolds(lim *Limits, kind convKind, t dtype.DType) bool {
 	_, _, depth := c.unfolded()
 	switch {
 	case kind == convData || c.Groups > 1 || c.In > unfoldChannels || c.KH*c.KW == 1 || t.Size() != 2 || c.Out%8 > 0 || c.Turn == TurnNever,
-		kind == convForward && !c.LastY, depth*c.Batch*c.OH*c.OW*t.Size() > unfoldMost:
+		kind == convForward && (!c.LastY || depth > unfoldShort && c.Turn != TurnWherePossible), depth*c.Batch*c.OH*c.OW*t.Size() > unfoldMost:
 		return false
 	case c.Turn == TurnWherePossible:
 		return true
@@ -73,6 +75,9 @@ func (c *Conv) windows(is Issuer, x Operand) (Operand, error) {
 	}
 	if rest := depth - places*unfoldChannels; rest > 0 {
 		tail := Operand{Ptr: res.Ptr + uint64(places*unfoldChannels*size), DType: t, Shape: []int{rows, rest}, Stride: []int{depth, 1}}
+		if depth <= unfoldShort { // whole lines are written faster
+			tail.Ptr, tail.Shape, tail.Stride = res.Ptr, []int{rows * depth}, []int{1}
+		}
 		if err := Pointwise(is, Fill, t, []Scalar{{}}, []Operand{tail}, nil); err != nil {
 			return x, err
 		}
