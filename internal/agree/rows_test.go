@@ -203,8 +203,8 @@ func channelNorms(p *pair) {
 						return kernels.GroupNormStats(is, t, view(o[0], batch, 3, 1, 1), view(o[1], batch, 3, 1, 1),
 							view(o[2], batch, 3, c/3, places), 1e-5)
 					}})
-				p.try(trial{name: "norm group_backward last " + name, index32: s.index32, arrays: []*array{out(t, dense, s.shape...), dw, db,
-					dy, x, m, r, weight},
+				p.try(trial{name: "norm group_backward last " + name, index32: s.index32,
+					arrays: []*array{out(t, dense, s.shape...), dw, db, dy, x, m, r, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						for _, i := range []int{0, 3, 4} {
 							o[i].Shape, o[i].Stride = []int{batch, 3, c / 3, places}, []int{c * places, c / 3, 1, c}

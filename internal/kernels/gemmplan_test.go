@@ -47,6 +47,10 @@ func TestProductTiles(t *testing.T) {
 		{dtype.Float32, true, false, 1536, 1536, 1536, 192, 128, 1},
 		{dtype.Float32, true, false, 4096, 4096, 4096, 256, 128, 1},
 		{dtype.Float32, false, false, 128, 4096, 4096, 64, 128, 4},
+		{dtype.BFloat16, false, false, 200704, 144, 24, 128, 32, 1},
+		{dtype.BFloat16, false, true, 802816, 40, 32, 128, 32, 1},
+		{dtype.BFloat16, false, false, 802816, 200, 64, 128, 64, 1},
+		{dtype.BFloat16, false, false, 12544, 384, 64, 64, 64, 1}, // too few rows to stream
 	} {
 		if tile, splits, _ := planned(c.t, c.tf32, c.cols, c.m, c.k, c.n, 132); tile.rows != c.rows || tile.cols != c.across ||
 			splits != c.splits {

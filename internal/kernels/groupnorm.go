@@ -109,7 +109,8 @@ func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, 
 		if weight.Ptr == 0 {
 			s = append(s, FloatScalar(1))
 		}
-		if err := Pointwise(is, groupNormGrad, compute, s, []Operand{g.full(dx)}, []Operand{dys, xs, m, r, w, ofAll, ofWeight}); err != nil {
+		all := []Operand{dys, xs, m, r, w, ofAll, ofWeight}
+		if err := Pointwise(is, groupNormGrad, compute, s, []Operand{g.full(dx)}, all); err != nil {
 			return err
 		}
 	}

@@ -191,6 +191,16 @@ func (y *comparer) Issue(l *Launch) error {
 
 func (y *comparer) Workspace(int) (uint64, error) { return 1 << 30, nil }
 
+// layGathered launches convolutions whose operand the copy engine gathers.
+func layGathered(t *testing.T, y *comparer, of func(dt dtype.DType, shape ...int) Operand) {
+	h := dtype.Float16
+	c := &Conv{Batch: 2, In: 32, H: 40, W: 40, Out: 32, KH: 3, KW: 3, OH: 38, OW: 38, StrideH: 1, StrideW: 1, DilationH: 1,
+		DilationW: 1, Groups: 1, LastX: true, LastW: true, LastY: true, Turn: TurnWherePossible}
+	in, weight, out := of(h, 2, 32, 40, 40), of(h, 32, 32, 3, 3), of(h, 2, 32, 38, 38)
+	check(t, ConvForward(y, c, out, in, weight, Operand{}))
+	check(t, ConvWeight(y, c, weight, out, in))
+}
+
 // TestLayouts launches kernels of every family, each in variants with different parameters.
 func TestLayouts(t *testing.T) {
 	y := &comparer{planner: newPlanner(), t: t}
@@ -294,11 +304,7 @@ func TestLayouts(t *testing.T) {
 	check(t, ConvForward(y, each, out, in, weight, of(f, 8)))
 	check(t, ConvData(y, each, in, weight, out))
 	check(t, ConvWeight(y, each, weight, out, in))
-	gathered := &Conv{Batch: 2, In: 32, H: 40, W: 40, Out: 32, KH: 3, KW: 3, OH: 38, OW: 38, StrideH: 1, StrideW: 1, DilationH: 1,
-		DilationW: 1, Groups: 1, LastX: true, LastW: true, LastY: true, Turn: TurnWherePossible}
-	in, weight, out = of(h, 2, 32, 40, 40), of(h, 32, 32, 3, 3), of(h, 2, 32, 38, 38)
-	check(t, ConvForward(y, gathered, out, in, weight, Operand{}))
-	check(t, ConvWeight(y, gathered, weight, out, in))
+	layGathered(t, y, of)
 	heads, rows := of(h, 2, 4, 100, 64), of(f, 2, 4, 100)
 	kept := of(dtype.Uint32, 2, 4, 128, 4)
 	for _, ph := range []Philox{{}, captured} {

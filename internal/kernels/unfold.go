@@ -20,8 +20,10 @@ const (
 func (c *Conv) unfolds(lim *Limits, kind convKind, t dtype.DType) bool {
 	_, _, depth := c.unfolded()
 	switch {
-	case kind == convData || c.Groups > 1 || c.In > unfoldChannels || c.KH*c.KW == 1 || t.Size() != 2 || c.Out%8 > 0 || c.Turn == TurnNever,
-		kind == convForward && (!c.LastY || depth > unfoldShort && c.Turn != TurnWherePossible), depth*c.Batch*c.OH*c.OW*t.Size() > unfoldMost:
+	case kind == convData || c.Groups > 1 || c.In > unfoldChannels || c.KH*c.KW == 1 || t.Size() != 2 || c.Out%8 > 0,
+		c.Turn == TurnNever,
+		kind == convForward && (!c.LastY || depth > unfoldShort && c.Turn != TurnWherePossible),
+		depth*c.Batch*c.OH*c.OW*t.Size() > unfoldMost:
 		return false
 	case c.Turn == TurnWherePossible:
 		return true
