@@ -626,7 +626,7 @@ func (b *planning) lieIn(g *fusedGroup, s *fuse.Set, all []element) {
 			r := s.Ins[slot-len(s.Outs)]
 			o.Stride, _ = b.g.Seen(r.Call, r.Index, shape)
 		case !infer.Same(e.form.shape, shape):
-			o.Stride = infer.RowMajor(nil, shape)
+			o.Stride = b.g.Stored(s.Outs[slot], shape)
 		}
 		g.operands = append(g.operands, o)
 	}

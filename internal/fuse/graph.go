@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // Graph is the calls of a segment, in order. A storage is a piece of memory, identified by a number from 1 to MaxStorage. A call that
@@ -130,6 +131,27 @@ func (p *Place) numel() int {
 // alike reports whether two values of one storage have the same elements in the same order, perhaps in different shapes.
 func (p *Place) alike(q *Place) bool {
 	return p.equal(q) || p.DType == q.DType && p.Offset == q.Offset && p.numel() == q.numel() && p.flat() && q.flat()
+}
+
+// viewed returns the strides with which the elements have another shape in the same order. It reports whether there are any.
+func (p *Place) viewed(shape []int) ([]int, bool) {
+	if slices.Equal(p.Shape, shape) {
+		return p.Stride, true
+	}
+	return infer.ViewStrides(make([]int, 0, len(shape)), p.Shape, p.Stride, shape)
+}
+
+// views reports whether q is a view of the value at p: the same elements in the same order, perhaps in another shape, whether they have
+// gaps or not.
+func (p *Place) views(q *Place) bool {
+	if p.DType != q.DType || p.Offset != q.Offset || p.numel() != q.numel() {
+		return false
+	}
+	stride, ok := p.viewed(q.Shape)
+	for d, n := range q.Shape {
+		ok = ok && (n == 1 || stride[d] == q.Stride[d])
+	}
+	return ok
 }
 
 // same reports whether p and q are equal but for dimensions of size 1.

@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// joinShapes merges groups that are element-wise alone across a change of shape: one reads a result of the other, which lies in its order
-// without gaps, in another shape. It comes last, since kernels of rows, reductions and products do not see elements in several shapes.
+// joinShapes merges groups that are element-wise alone across a change of shape: one reads a view of a result of the other, in another
+// shape. It comes last, since kernels of rows, reductions and products do not see elements in several shapes.
 func (a *grouping) joinShapes() {
 	for i := range a.g.Calls {
 		c := &a.g.Calls[i]
@@ -21,7 +21,7 @@ func (a *grouping) joinShapes() {
 				continue
 			}
 			m := &a.g.Calls[r.Call]
-			if p := &m.Outs[r.Index].Place; m.Lane != c.Lane || p.equal(&v.Place) || !p.alike(&v.Place) || v.numel() != c.Outs[0].numel() {
+			if p := &m.Outs[r.Index].Place; m.Lane != c.Lane || p.equal(&v.Place) || !p.views(&v.Place) || v.numel() != c.Outs[0].numel() {
 				continue
 			}
 			if s := a.set(sorted(a.of[r.Call].Calls, a.of[i].Calls)); s != nil {
@@ -55,8 +55,8 @@ func (g *Graph) SeenIn(s *Set) []int {
 		shape := g.Calls[i].Outs[0].Shape
 		fits := true
 		for _, r := range s.Outs {
-			p := &g.Calls[r.Call].Outs[r.Index].Place
-			fits = fits && (p.flat() || slices.Equal(p.Shape, shape))
+			_, ok := g.Calls[r.Call].Outs[r.Index].viewed(shape)
+			fits = fits && ok
 		}
 		seen := make([][]int, len(s.Ins))
 		for k, from := range s.From {
@@ -74,6 +74,12 @@ func (g *Graph) SeenIn(s *Set) []int {
 		}
 	}
 	return nil
+}
+
+// Stored returns the strides of r, a result, in a shape in which the kernel of its group sees it.
+func (g *Graph) Stored(r Ref, shape []int) []int {
+	stride, _ := g.Calls[r.Call].Outs[r.Index].viewed(shape)
+	return stride
 }
 
 // Seen returns the strides of input j of call i in shape, which has as many elements as the call's results. It reports whether there are
