@@ -13,7 +13,7 @@ const (
 	// unfoldShort is the maximum number of columns for outputs: with more, the matrix takes longer than gathering.
 	unfoldShort = 64
 	// unfoldMost is the maximum size of the matrix in bytes.
-	unfoldMost = 1 << 30
+	unfoldMost = 512 << 20
 )
 
 // unfolds reports whether a product lays out the windows of its images.
