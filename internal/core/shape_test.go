@@ -3,6 +3,7 @@ package core
 import (
 	"bytes"
 	"math"
+	"slices"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -284,6 +285,19 @@ func TestGroupNormLast(t *testing.T) {
 					}
 				}
 			}
+		}
+	})
+}
+
+// A batch of no images has a group norm and gradients in every order.
+func TestGroupNormOfNone(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := x.ChannelsLast(x.Zeros([]int{0, 3, 2, 4}, dtype.Float32)).SetRequiresGrad(true)
+		w := x.Ones([]int{3}, dtype.Float32).SetRequiresGrad(true)
+		y := x.GroupNorm(a, w, w, 3, NormOpt{})
+		grads, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{a, w}, GradOpt{})
+		if err != nil || !slices.Equal(grads[0].Shape(), a.Shape()) || !slices.Equal(doubles(t, x, grads[1]), []float64{0, 0, 0}) {
+			t.Errorf("gradients %v, %v", grads, err)
 		}
 	})
 }

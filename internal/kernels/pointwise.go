@@ -62,10 +62,10 @@ func contiguous(outs, ins []Operand) (n int, repeat operandSet, ok bool) {
 	n = 1
 	for d := len(shape) - 1; d >= 0; d-- {
 		if shape[d] != 1 && ref[d] != n {
-			if shape[d] == 0 {
+			if hasZero(shape) {
 				return 0, 0, true
 			}
-			return n, 0, hasZero(shape)
+			return n, 0, false
 		}
 		n *= shape[d]
 	}

@@ -320,3 +320,14 @@ func TestKernelsThatStartBack(t *testing.T) {
 		t.Error("a small kernel begins at the end")
 	}
 }
+
+// TestNothingIsLaunchedForNone: arrays without elements need no kernel, however their dimensions are ordered, and even without scalars.
+func TestNothingIsLaunchedForNone(t *testing.T) {
+	for _, stride := range [][]int{{24, 8, 4, 1}, {24, 1, 12, 3}, {1, 0, 0, 0}} {
+		h := newHost(t)
+		o := Operand{DType: dtype.Float32, Shape: []int{0, 3, 2, 4}, Stride: stride}
+		if err := Pointwise(h, Normalize, dtype.Float32, nil, []Operand{o}, []Operand{o, o, o, o, o}); err != nil || h.launches != 0 {
+			t.Errorf("strides %v: %d launches, %v", stride, h.launches, err)
+		}
+	}
+}

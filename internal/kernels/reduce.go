@@ -3,7 +3,6 @@ package kernels
 import (
 	"fmt"
 	"math/bits"
-	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -22,8 +21,7 @@ type reduceSpec struct {
 	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
 	// one.
 	Repeat, Single operandSet
-	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type. For
-	// columns, it is the set of those that have one element for all reduced ones, which a thread loads once.
+	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type.
 	Held operandSet
 	// Chunks is the number of vectors that a thread holds in registers, 0 if it goes through them in loops. Exact says that every thread
 	// has exactly so many.
@@ -232,30 +230,13 @@ func (p *reducePlan) lie(lim *Limits) {
 		p.wide, p.deep = reduceColumnThreads/2, 1
 		if p.n >= 32 && !rows {
 			p.wide = 32
-			if p.n >= reduceNarrow {
-				p.wide = columnsWide(p.outputs / p.vec)
+			for p.n >= reduceNarrow && p.wide > 1 && p.outputs <= p.wide/2*p.vec {
+				p.wide /= 2
 			}
 			p.deep = reduceColumnThreads / p.wide
 		}
-		for i := range p.ins {
-			if !slices.ContainsFunc(p.red.stride[i][:p.red.nd], func(s int) bool { return s != 0 }) {
-				p.held.add(i)
-			}
-		}
 		p.split(lim, ceilDiv(p.outputs, p.wide*p.vec), p.deep)
 	}
-}
-
-// columnsWide returns the number of vectors per block, of n that lie side by side: that which leaves the fewest threads without work, and
-// of several the one closest to a warp. There are few, so that there are few kernels.
-func columnsWide(n int) int {
-	best, least := 1, 0
-	for _, wide := range [...]int{32, 40, 24, 48, 36, 16, 12, 8, 6, 4, 2, 1} {
-		if idle := ceilDiv(n, wide)*wide - n; wide >= min(16, n) && (least == 0 || idle < least-1) {
-			best, least = wide, idle+1
-		}
-	}
-	return best
 }
 
 // threadsPerRow returns how many threads share a row: if there are few rows, many, to fill the device; otherwise as many as can hold it in
@@ -552,7 +533,7 @@ func (a *reduceArgs) layout(p params) {
 	if r.Chunks > 0 {
 		p.i32(&a.wide, "wide")
 	}
-	if r.Shape == reduceRow && r.Chunks == 0 && a.op.fused.holdsRows(r.Held) {
+	if r.Chunks == 0 && a.op.fused.holdsRows(r.Held) {
 		p.i32(&a.row, "row")
 	}
 	if r.Stage != reduceWhole {

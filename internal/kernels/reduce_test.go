@@ -594,7 +594,7 @@ func BenchmarkReducePlan(b *testing.B) {
 // TestReduceNarrowColumns: columns of few outputs are narrow, and many parts end in deep columns.
 func TestReduceNarrowColumns(t *testing.T) {
 	const rows = 40000
-	for _, outputs := range []int{2, 6, 16, 20, 64, 72, 96, 100, 144, 160, 192, 576} {
+	for _, outputs := range []int{2, 6, 16, 64, 100} {
 		h := newHost(t)
 		h.limits.Multiprocessors = 64
 		vs, want := make([]float64, rows*outputs), make([]float64, outputs)

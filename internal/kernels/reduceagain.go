@@ -112,9 +112,7 @@ func (p *reduceParts) places(held operandSet) (inputs map[int]int, kept []int, n
 }
 
 // sharedRows reports whether rows are held in shared memory.
-func (p *reducePlan) sharedRows() bool {
-	return p.shape == reduceRow && p.chunks == 0 && p.op.fused.holdsRows(p.held)
-}
+func (p *reducePlan) sharedRows() bool { return p.chunks == 0 && p.op.fused.holdsRows(p.held) }
 
 // heldRow is the number of elements of a row that is held.
 func (p *reducePlan) heldRow() int { return ceilDiv(p.n, p.vec) * p.vec }
@@ -286,8 +284,6 @@ func (b *reduceKernel) elementsFor(kept, from []int, place []kernel.Value, it it
 		switch {
 		case b.chunks > 0:
 			all = append(all, b.inRegisters(i, place[i], it))
-		case b.s.Reduce.Shape == reduceColumn && b.s.Reduce.Held.has(i):
-			all = append(all, b.registers[[2]int{i, 0}])
 		case ok && !b.firstRound():
 			all = append(all, b.heldItem(nth, it))
 		default:

@@ -667,13 +667,6 @@ func (b *reduceKernel) column() {
 	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
-	if b.stage != reduceFinal {
-		for i := range b.ins {
-			if b.s.Reduce.Held.has(i) {
-				b.registers[[2]int{i, 0}] = b.elementsAt(i, ins[i])
-			}
-		}
-	}
 	accs := b.newStates()
 	begin, end := b.part()
 	if b.stores() {
@@ -696,14 +689,13 @@ func (b *reduceKernel) stack(accs [][]kernel.Var, x, y kernel.Value) {
 	k := b.k
 	var shared []kernel.Array
 	for i, t := range b.types {
-		shared = append(shared, k.Shared(fmt.Sprintf("shared%d", i), t, b.deep/2*b.wide*b.accs))
+		shared = append(shared, k.Shared(fmt.Sprintf("shared%d", i), t, b.wide*b.deep*b.accs/2))
 	}
-	for n, h := b.deep, 0; n > 1; n = h {
-		h = (n + 1) / 2
+	for h := b.deep / 2; h > 0; h /= 2 {
 		slot := func(y kernel.Value, j int) kernel.Value {
 			return y.Mul(k.I32(b.accs)).Add(k.I32(j)).Mul(k.I32(b.wide)).Add(x)
 		}
-		k.If(y.Ge(k.I32(h)).And(y.Lt(k.I32(n))), func() {
+		k.If(y.Ge(k.I32(h)).And(y.Lt(k.I32(2*h))), func() {
 			for j, a := range accs {
 				for i, v := range get(a) {
 					shared[i].Store(slot(y.Sub(k.I32(h)), j), v)
@@ -711,7 +703,7 @@ func (b *reduceKernel) stack(accs [][]kernel.Var, x, y kernel.Value) {
 			}
 		})
 		k.Barrier()
-		k.If(y.Lt(k.I32(n-h)), func() {
+		k.If(y.Lt(k.I32(h)), func() {
 			for j, a := range accs {
 				var other []kernel.Value
 				for i := range shared {
