@@ -612,7 +612,8 @@ func (a *grouping) inPlace(s *Set) bool {
 			}
 			ofRow := full != nil && p.numel() < full.numel()
 			if !(plain && p.views(&v.Place)) && !((product || c.Reduce != 0 || ofRow) && p.alike(&v.Place)) &&
-				!(c.Once && j == 1 && p.turned(&v.Place)) && !(c.Cat && p.same(&v.Place)) && !(cat >= 0 && a.g.Calls[s.Calls[cat]].partOf(p, &v.Place) > 0) {
+				!(c.Once && j == 1 && p.turned(&v.Place)) &&
+				!(c.Cat && p.same(&v.Place)) && !(cat >= 0 && a.g.Calls[s.Calls[cat]].partOf(p, &v.Place) > 0) {
 				return false
 			}
 		}
