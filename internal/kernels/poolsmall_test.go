@@ -94,6 +94,8 @@ type smallPool struct {
 var smallPools = []smallPool{
 	{name: "2x2", p: Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2}},
 	{name: "2x2 odd", p: Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2}, h: 13, w: 11},
+	{name: "2x2 odd rows", p: Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2}, h: 13, w: 12},
+	{name: "2x2 odd columns", p: Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2}, h: 12, w: 13},
 	{name: "2x2 hanging", p: Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, CountPad: true}, h: 13, w: 11, ceil: true},
 	{name: "2x2 padded", p: Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, CountPad: true}},
 	{name: "3x3", p: Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1}},
