@@ -76,11 +76,12 @@ var foreign = map[string]func(o, f parts){
 		})
 	},
 	"pixels": func(o, f parts) {
-		o.tile.LoadPixels(o.m, o.w, o.w, o.w, []kernel.Patch{{Channel: o.w, Col: f.w, Row: o.w}}, kernel.AlongCols, 1,
+		patches := []kernel.Patch{{Channel: o.w, Col: f.w, Row: o.w}}
+		o.tile.LoadPixels(o.m, kernel.Pixels{Col: o.w, Row: o.w, Image: o.w, Patches: patches}, kernel.AlongCols, 1,
 			func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return o.b, o.w, o.c })
 	},
 	"pixels' map": func(o, f parts) {
-		o.tile.LoadPixels(f.m, o.w, o.w, o.w, nil, kernel.AlongCols, 1,
+		o.tile.LoadPixels(f.m, kernel.Pixels{Col: o.w, Row: o.w, Image: o.w}, kernel.AlongCols, 1,
 			func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return o.b, o.w, o.c })
 	},
 	"loaded buffer": func(o, f parts) {

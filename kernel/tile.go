@@ -109,15 +109,20 @@ type Patch struct {
 	Col, Row Value
 }
 
+// Pixels says where a tile of pixels begins in the walk over images that its map describes.
+type Pixels struct {
+	// Col, Row and Image, Int32, are the place of the walk's first pixel. It may lie outside of the image.
+	Col, Row, Image Value
+	// Patches has an entry for each part of a line. Parts have 128 bytes; shorter lines are one part.
+	Patches []Patch
+}
+
 // LoadPixels is LoadMapped for a tile of pixels, which convolutions load: m describes images, and each line of the tile has channels of a
-// pixel. The pixels are those of the map's walk over the images, from (col, row) of an image on, all Int32. Lines are copied in parts of
-// 128 bytes, or in one part if they are shorter; patches has an entry for each. Only the kernels of this module can be launched with such
-// maps.
-func (t Tile) LoadPixels(m TensorMap, col, row, image Value, patches []Patch, g Groups, width int,
-	f func(row, col Value) (u Buffer, index, inside Value)) {
+// pixel of the map's walk over the images, from at on. Only the kernels of this module can be launched with such maps.
+func (t Tile) LoadPixels(m TensorMap, at Pixels, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.mine("tensor map", m.b)
-	place := t.b.ids(col, row, image)
-	for _, p := range patches {
+	place := t.b.ids(at.Col, at.Row, at.Image)
+	for _, p := range at.Patches {
 		place = append(place, t.b.ids(p.Channel, p.Col, p.Row)...)
 	}
 	t.load(&kir.Instr{Args: place, Imm: uint64(m.i)}, g, width, f)

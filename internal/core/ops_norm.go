@@ -335,7 +335,8 @@ func backNorm(b *back) {
 	}
 }
 
-// ordered returns dy in the memory order of in, the input of a group norm: contiguous, or with channels last.
+// ordered returns dy in the memory order of in, the input of a group norm, contiguous or with channels last, so that threads that read
+// adjacent elements of one read adjacent elements of the other.
 func (x *Exec) ordered(dy, in *Tensor) *Tensor {
 	switch v := in.shape; {
 	case in.IsContiguous():

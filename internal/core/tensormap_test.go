@@ -217,7 +217,8 @@ func TestTensorMapRefusals(t *testing.T) {
 	pixels := kernel.Build("pixels", func(k *kernel.Builder) {
 		k.FixedThreads(32)
 		m, b, tile, zero := k.TensorMap("m"), k.BufferRO("b", dtype.Float16), k.Tile("tile", dtype.Float16, 16, 16), k.I32(0)
-		tile.LoadPixels(m, zero, zero, zero, []kernel.Patch{{Channel: zero, Col: zero, Row: zero}}, kernel.AlongCols, 1,
+		patches := []kernel.Patch{{Channel: zero, Col: zero, Row: zero}}
+		tile.LoadPixels(m, kernel.Pixels{Col: zero, Row: zero, Image: zero, Patches: patches}, kernel.AlongCols, 1,
 			func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return b, k.I64(0), k.Bool(false) })
 	})
 	unused := kernel.Build("unused", func(k *kernel.Builder) { k.TensorMap("m") })

@@ -330,18 +330,16 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	case convWeight:
 		batch, channels, inner, want = c.Out, c.In/c.Groups, c.KH*c.KW, c.LastW
 	}
-	made := last && (want || kind == convWeight)
-	product := wide.product
-	if !made && last && channels <= walkNarrow && c.walks(is.Limits(), kind, a.DType) {
-		made = true // the copy takes less time than the product gains
-	}
-	if made && (kind == convData || padded == c.channels(kind)) && c.walks(is.Limits(), kind, a.DType) && (a.Ptr|b.Ptr)%16 == 0 {
-		product = func(is Issuer, kind convKind, last, made bool, res, a, b, bias Operand, e *Epilogue) error {
+	walks := last && wide.In == c.In && (a.Ptr|b.Ptr)%16 == 0 && c.walks(is.Limits(), kind, a.DType)
+	made := last && (want || kind == convWeight || walks && channels <= walkNarrow)
+	product := func(res Operand, e *Epilogue) error {
+		if walks && made {
 			return c.walkProduct(is, kind, res, a, b, bias, e)
 		}
+		return wide.product(is, kind, last, made, res, a, b, bias, e)
 	}
 	if made == want && (kind != convWeight || padded == channels) || inner == 1 && (kind != convWeight || padded == channels) {
-		return product(is, kind, last, made, res, a, b, bias, e)
+		return product(res, e)
 	}
 	size := channels
 	if kind == convWeight {
@@ -351,7 +349,7 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	if to.Ptr, err = is.Workspace(batch * size * inner * res.DType.Size()); err != nil {
 		return err
 	}
-	if err := product(is, kind, last, made, to, a, b, bias, nil); err != nil {
+	if err := product(to, nil); err != nil {
 		return err
 	}
 	from := seenAs(to, batch, size, inner, made)

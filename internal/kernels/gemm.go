@@ -71,7 +71,7 @@ func flatTile(m, parts int) gemmTile {
 
 // ProductTiles returns the tiles of products with operands of type t, for tests.
 func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
-	orders, costs := [][]gemmTile{tilesHalf}, [][]gemmCost{costsHalf}
+	orders, costs := [][]gemmTile{tilesHalf}, [][]gemmCost{costsHalf, costsNarrow}
 	switch {
 	case t == dtype.Float64:
 		orders, costs = [][]gemmTile{tilesDouble}, nil

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"math"
+	"slices"
 
 	"tenon.dev/dtype"
 )
@@ -26,7 +27,9 @@ var (
 		{gemmTile{64, 128, 64, 128, 4, 1}, 2, 1200, 195, 230},
 		{gemmTile{64, 64, 64, 128, 4, 1}, 3, 1000, 165, 138},
 		{gemmTile{64, 64, 64, 128, 8, 1}, 1, 1000, 155, 155},
-		// The rest is for narrow products, see narrow.
+	}
+	// costsNarrow are for narrow products of halves.
+	costsNarrow = []gemmCost{
 		{gemmTile{128, 32, 64, 128, 8, 1}, 1, 2300, 380, 380},
 		{gemmTile{128, 64, 64, 256, 8, 1}, 1, 2300, 600, 600},
 		{gemmTile{128, 64, 64, 128, 2, 1}, 4, 2300, 700, 380},
@@ -136,12 +139,11 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 	case p.walk != nil:
 		return costsWalk
 	case mapped && p.a.DType != dtype.Float32 && p.opt.Tile > 0:
-		return costsHalf
+		return slices.Concat(costsHalf, costsNarrow)
+	case mapped && p.a.DType != dtype.Float32 && p.narrow():
+		return costsNarrow
 	case mapped && p.a.DType != dtype.Float32:
-		if p.narrow() {
-			return costsHalf[usualHalf:]
-		}
-		return costsHalf[:usualHalf]
+		return costsHalf
 	case mapped && tf32 && p.s[2][1] != 1:
 		return costsAcross
 	case mapped && tf32:
@@ -154,9 +156,8 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 	return costsPlain
 }
 
-// usualHalf is the number of the first tile of costsHalf for narrow products. narrowCols is how many columns these have at most, and
-// narrowRows how many rows at least.
-const usualHalf, narrowCols, narrowRows = 8, 64, 128 * notional
+// narrowCols is the maximum number of columns of narrow products; they have more than narrowRows rows.
+const narrowCols, narrowRows = 64, 128 * notional
 
 // narrow reports whether the product streams a long left operand past a narrow right one, as in convolutions of one tap. The time is then
 // that of memory, which the usual costs do not contain: what counts is that loads are always in flight. On an H200, 200704 x 144 times 144

@@ -24,7 +24,7 @@ const (
 )
 
 // walk describes the windows of a product's gathered operand, [images, height, width, channels]: down times across of them in each image.
-// The first one has its first pixel at first {column, row}, and the next ones are step apart. Pixels of a window are apart from each other.
+// The first one has its first pixel at first {column, row}, and the next ones are step apart. In a window, pixels have the distance apart.
 // turned says that places in a window are counted from its end.
 type walk struct {
 	images, height, width, channels int
@@ -143,15 +143,15 @@ func (w *walk) pixelMap(o *Operand, places, depth int) kir.TensorMap {
 // walkArgs are the arguments of a product with a gathered operand. From and by say how far from the walk's pixels those of a place in the
 // window are: from + by*place.
 type walkArgs struct {
-	images, height, width, channels, across, pixels, kw, count intArg
-	stepX, stepY, firstX, firstY, fromX, fromY, byX, byY       intArg
-	pixelsDiv, acrossDiv, channelsDiv, kwDiv                   dividerArg
+	images, height, width, channels, across, perImage, kw, count intArg
+	stepX, stepY, firstX, firstY, fromX, fromY, byX, byY         intArg
+	pixelsDiv, acrossDiv, channelsDiv, kwDiv                     dividerArg
 }
 
 // set sets the arguments on the host.
 func (a *walkArgs) set(w *walk) {
 	a.images.host, a.height.host, a.width.host, a.channels.host = w.images, w.height, w.width, w.channels
-	a.across.host, a.pixels.host, a.kw.host = w.across, w.across*w.down, w.window[0]
+	a.across.host, a.perImage.host, a.kw.host = w.across, w.across*w.down, w.window[0]
 	a.count.host = w.window[0] * w.window[1] * w.channels
 	a.stepX.host, a.stepY.host, a.firstX.host, a.firstY.host = w.step[0], w.step[1], w.first[0], w.first[1]
 	a.byX.host, a.byY.host = w.apart[0], w.apart[1]
@@ -159,11 +159,11 @@ func (a *walkArgs) set(w *walk) {
 		a.fromX.host, a.byX.host = (w.window[0]-1)*w.apart[0], -w.apart[0]
 		a.fromY.host, a.byY.host = (w.window[1]-1)*w.apart[1], -w.apart[1]
 	}
-	a.pixelsDiv.host, a.acrossDiv.host, a.channelsDiv.host, a.kwDiv.host = a.pixels.host, w.across, w.channels, w.window[0]
+	a.pixelsDiv.host, a.acrossDiv.host, a.channelsDiv.host, a.kwDiv.host = a.perImage.host, w.across, w.channels, w.window[0]
 }
 
 func (a *walkArgs) layout(p params) {
-	p.i32s("images height width channels across pixels kw count", &a.images, &a.height, &a.width, &a.channels, &a.across, &a.pixels,
+	p.i32s("images height width channels across pixels kw count", &a.images, &a.height, &a.width, &a.channels, &a.across, &a.perImage,
 		&a.kw, &a.count)
 	p.i32s("step_x step_y first_x first_y from_x from_y by_x by_y", &a.stepX, &a.stepY, &a.firstX, &a.firstY, &a.fromX, &a.fromY,
 		&a.byX, &a.byY)
@@ -173,11 +173,11 @@ func (a *walkArgs) layout(p params) {
 	p.divider(&a.kwDiv, "magic3", "shift3")
 }
 
-// pixel returns the column, row and image of the first pixel of a window.
-func (a *walkArgs) pixel(window kernel.Value) (col, row, image kernel.Value) {
-	image, in := a.pixelsDiv.divide(window, a.pixels.Value)
+// pixels returns where a window begins, without patches.
+func (a *walkArgs) pixels(window kernel.Value) kernel.Pixels {
+	image, in := a.pixelsDiv.divide(window, a.perImage.Value)
 	y, x := a.acrossDiv.divide(in, a.across.Value)
-	return x.Mul(a.stepX.Value).Add(a.firstX.Value), y.Mul(a.stepY.Value).Add(a.firstY.Value), image
+	return kernel.Pixels{Col: x.Mul(a.stepX.Value).Add(a.firstX.Value), Row: y.Mul(a.stepY.Value).Add(a.firstY.Value), Image: image}
 }
 
 // patch returns the channel of an element of a window, and the distance of its pixel from the window's first one.
@@ -198,39 +198,34 @@ func (a *walkArgs) gathered(g *gemm, kind mapKind, m kernel.TensorMap, u kernel.
 		if kind == mapRight {
 			place, depth = depth, place
 		}
-		x, y, image := a.pixel(place)
-		at := a.patch(depth)
-		x, y = x.Add(at.Col), y.Add(at.Row)
+		from, at := a.pixels(place), a.patch(depth)
+		x, y := from.Col.Add(at.Col), from.Row.Add(at.Row)
 		within := func(v, n kernel.Value) kernel.Value { return v.Bitcast(dtype.Uint32).Lt(n.Bitcast(dtype.Uint32)) }
 		inside = inside.And(within(x, a.width.Value)).And(within(y, a.height.Value))
-		pixel := image.Mul(a.height.Value).Add(y).Mul(a.width.Value).Add(x)
+		pixel := from.Image.Mul(a.height.Value).Add(y).Mul(a.width.Value).Add(x)
 		return u, pixel.MulWide(a.channels.Value).Add(at.Channel.Convert(dtype.Int64)), inside
 	}
-	line, first, window := g.tile.depth, k.I32(0), p0
+	line, first := g.tile.depth, kernel.Pixels{}
 	if kind == mapRight {
-		line, first = g.tile.cols, p0
-	}
-	var col, row, image kernel.Value
-	if kind == mapLeft {
-		col, row, image = a.pixel(window)
+		line = g.tile.cols
+	} else {
+		first = a.pixels(p0)
 	}
 	parts := kir.MapParts(g.in, line)
 	s.pixels = func(t kernel.Tile, k0 kernel.Value, at func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value)) {
-		from := k0
+		from, element := first, k0
 		if kind == mapRight {
-			from = first
-			col, row, image = a.pixel(k0)
+			from, element = a.pixels(k0), p0
 		}
-		var patches []kernel.Patch
 		for i := range parts {
-			element := from.Add(k.I32(i * (line / parts)))
-			patch := a.patch(element)
+			e := element.Add(k.I32(i * (line / parts)))
+			patch := a.patch(e)
 			if kind == mapRight { // beyond the last column there is nothing
-				patch.Channel = element.Lt(a.count.Value).Select(patch.Channel, a.channels.Value)
+				patch.Channel = e.Lt(a.count.Value).Select(patch.Channel, a.channels.Value)
 			}
-			patches = append(patches, patch)
+			from.Patches = append(from.Patches, patch)
 		}
-		t.LoadPixels(m, col, row, image, patches, s.groups, s.width, at)
+		t.LoadPixels(m, from, s.groups, s.width, at)
 	}
 	return s
 }

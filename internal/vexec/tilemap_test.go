@@ -147,7 +147,7 @@ func comparePixels(t *testing.T) {
 				}
 				col, row, image := place(first, 5, 2)
 				patches := []kernel.Patch{{Channel: n(0), Col: n(1), Row: n(0)}, {Channel: n(32), Col: n(0), Row: n(1)}}
-				tile.LoadPixels(tm, col, row, image, patches, kernel.AlongCols, 1,
+				tile.LoadPixels(tm, kernel.Pixels{Col: col, Row: row, Image: image, Patches: patches}, kernel.AlongCols, 1,
 					func(r, c2 kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 						x, y, z := place(first.Add(r), c.rows, c.step)
 						part := c2.Div(n(32))
