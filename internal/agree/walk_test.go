@@ -77,9 +77,8 @@ func TestWalks(t *testing.T) {
 			}
 		}
 		type use struct {
-			tile          kernels.TileSpec
-			gathered      int
-			split, lasted bool
+			tile     kernels.TileSpec
+			gathered int
 		}
 		seen, lasting, split := map[use]bool{}, 0, 0
 		for s := range p.lib.programs {
