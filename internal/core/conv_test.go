@@ -163,20 +163,26 @@ func TestConvTransposeErrors(t *testing.T) {
 		ones := func(shape ...int) *Tensor { return x.Ones(shape, dtype.Float32) }
 		in, w := ones(1, 4, 3, 3), ones(4, 2, 2, 2)
 		for want, f := range map[string]func(){
-			"4D weight":                   func() { x.ConvTranspose2d(ones(2, 3), w, nil, ConvTranspose2dOpt{}) },
-			"to have 4 channels, but got": func() { x.ConvTranspose2d(ones(1, 3, 3, 3), w, nil, ConvTranspose2dOpt{}) },
-			"divisible by groups":         func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Groups: 3}) },
-			"with 2 elements":             func() { x.ConvTranspose2d(in, w, ones(4), ConvTranspose2dOpt{}) },
-			"with 4 elements":             func() { x.ConvTranspose2d(in, w, ones(2), ConvTranspose2dOpt{Groups: 2}) },
-			"Output size is too small":    func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Padding: [2]int{0, 2}}) },
-			"input size per channel":      func() { x.ConvTranspose2d(ones(1, 4, 0, 3), w, nil, ConvTranspose2dOpt{}) },
-			"smaller than either":         func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{OutputPadding: [2]int{1, 0}}) },
-			"must be positive":            func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Groups: -1}) },
-			"kernel size should be":       func() { x.ConvTranspose2d(in, ones(4, 2, 0, 2), nil, ConvTranspose2dOpt{}) },
-			"can be counted":              func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{1 << 60, 1}}) },
-			"Stride is [2 0]":             func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{2}}) },
-			"should be the same":          func() { x.ConvTranspose2d(in, x.ToDType(w, dtype.Float64), nil, ConvTranspose2dOpt{}) },
-			"bias type":                   func() { x.ConvTranspose2d(in, w, x.Ones([]int{2}, dtype.Float64), ConvTranspose2dOpt{}) },
+			"4D weight":                       func() { x.ConvTranspose2d(ones(2, 3), w, nil, ConvTranspose2dOpt{}) },
+			"to have 4 channels, but got":     func() { x.ConvTranspose2d(ones(1, 3, 3, 3), w, nil, ConvTranspose2dOpt{}) },
+			"divisible by groups":             func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Groups: 3}) },
+			"with 2 elements":                 func() { x.ConvTranspose2d(in, w, ones(4), ConvTranspose2dOpt{}) },
+			"with 4 elements":                 func() { x.ConvTranspose2d(in, w, ones(2), ConvTranspose2dOpt{Groups: 2}) },
+			"Output size is too small":        func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Padding: [2]int{0, 2}}) },
+			"input size per channel":          func() { x.ConvTranspose2d(ones(1, 4, 0, 3), w, nil, ConvTranspose2dOpt{}) },
+			"smaller than either":             func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{OutputPadding: [2]int{1, 0}}) },
+			"must be positive":                func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Groups: -1}) },
+			"kernel size should be":           func() { x.ConvTranspose2d(in, ones(4, 2, 0, 2), nil, ConvTranspose2dOpt{}) },
+			"but here is 1152921504606846976": func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{1 << 60, 1}}) },
+			"but here is 2147483648": func() {
+				x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{1 << 30, 1}, Padding: [2]int{1 << 30, 0}})
+			},
+			"but here is 4294967294": func() { // 3 rows reach too far
+				x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{1<<31 - 1, 1}, Padding: [2]int{1<<31 - 1, 0}})
+			},
+			"Stride is [2 0]":    func() { x.ConvTranspose2d(in, w, nil, ConvTranspose2dOpt{Stride: [2]int{2}}) },
+			"should be the same": func() { x.ConvTranspose2d(in, x.ToDType(w, dtype.Float64), nil, ConvTranspose2dOpt{}) },
+			"bias type":          func() { x.ConvTranspose2d(in, w, x.Ones([]int{2}, dtype.Float64), ConvTranspose2dOpt{}) },
 			"not defined for int64": func() {
 				x.ConvTranspose2d(x.ToDType(in, dtype.Int64), x.ToDType(w, dtype.Int64), nil, ConvTranspose2dOpt{})
 			},
@@ -191,6 +197,38 @@ func TestConvTransposeErrors(t *testing.T) {
 		none := x.ConvTranspose2d(ones(1, 0, 3, 3), ones(0, 2, 2, 2), ones(2), ConvTranspose2dOpt{})
 		if v := doubles(t, x, none); len(v) != 32 || slices.Min(v) != 1 || slices.Max(v) != 1 {
 			t.Errorf("no channels give %v", v)
+		}
+	})
+}
+
+// Strides, dilations, paddings and what they reach are 32-bit numbers in kernels.
+func TestConvolutionsThatReachTooFar(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		ones := func(shape ...int) *Tensor { return x.Ones(shape, dtype.Float32) }
+		in, w, two := ones(1, 1, 4, 4), ones(1, 1, 1, 1), ones(1, 1, 2, 2)
+		far := [2]int{1 << 30, 0}
+		for i, f := range []func(){
+			func() { x.Conv2d(in, w, nil, Conv2dOpt{Stride: [2]int{1 << 32, 1}}) },
+			func() { x.Conv2d(in, w, nil, Conv2dOpt{Padding: [2]int{0, 1 << 31}}) },
+			func() { x.Conv2d(in, w, nil, Conv2dOpt{Padding: far, Stride: [2]int{1 << 30, 1}}) },
+			func() { x.Conv2d(in, w, nil, Conv2dOpt{Dilation: [2]int{1 << 62, 1}}) },
+			func() {
+				x.Conv2d(in, two, nil, Conv2dOpt{Padding: [2]int{1<<30 - 3, 0}, Dilation: [2]int{1<<31 - 1, 1}})
+			},
+			func() {
+				x.Conv2d(in, ones(1, 1, 9, 1), nil, Conv2dOpt{Dilation: [2]int{1 << 62, 1}, Same: true})
+			},
+			func() {
+				x.Conv1d(ones(1, 1, 4), ones(1, 1, 1), nil, Conv1dOpt{Stride: 1 << 31})
+			},
+		} {
+			if err := Try(f); err == nil || !strings.Contains(err.Error(), "integer out of range") {
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+		y := x.Conv2d(in, w, nil, Conv2dOpt{Stride: [2]int{1<<31 - 1, 1}, Padding: [2]int{1<<30 - 3, 0}, Dilation: [2]int{1<<31 - 1, 1}})
+		if v := doubles(t, x, y); !slices.Equal(v, []float64{0, 0, 0, 0}) {
+			t.Errorf("the first row of a padding is %v", v)
 		}
 	})
 }

@@ -233,7 +233,9 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt Conv2dOpt) conv {
 		x.fail(op, fault.Invalid, all, "Given weight of size %v, expected bias to be 1-dimensional with %d elements, but got bias of "+
 			"size %v instead", w.shape, c.Out, b.shape)
 	}
+	x.wantInt32(op, in, c.H, c.W, c.KH, c.KW, c.StrideH, c.StrideW, c.PadH, c.PadW, c.DilationH, c.DilationW)
 	reachH, reachW := c.DilationH*(c.KH-1)+1, c.DilationW*(c.KW-1)+1
+	x.wantInt32(op, in, c.H+2*c.PadH, c.W+2*c.PadW, reachH, reachW)
 	c.OH, c.OW = infer.Windows(c.H, reachH, c.StrideH, c.PadH, false), infer.Windows(c.W, reachW, c.StrideW, c.PadW, false)
 	if c.OH == 0 || c.OW == 0 {
 		x.fail(op, fault.Invalid, all, "Calculated padded input size per channel: (%d x %d). Kernel size: (%d x %d). Kernel size can't "+

@@ -77,10 +77,12 @@ func (x *Exec) planConvTranspose(in, w, b *Tensor, opt ConvTranspose2dOpt) conv 
 				more, stride[i], dilation[i])
 		case k == 0:
 			refuse("kernel size should be greater than zero, but got a weight of size %v", w.shape)
-		case float64(n)*float64(stride[i])+float64(k)*float64(dilation[i])+float64(pad) >= 1<<61:
-			refuse("the output has more elements than can be counted; give a smaller stride, dilation or padding")
 		}
-		size[i] = (n-1)*stride[i] - 2*pad + dilation[i]*(k-1) + more + 1
+		x.wantInt32(op, in, n, k, stride[i], dilation[i], pad, more)
+		steps, reach := max(n-1, 0)*stride[i], dilation[i]*(k-1)+1
+		x.wantInt32(op, in, steps, reach)
+		x.wantInt32(op, in, steps+reach+more)
+		size[i] = (n-1)*stride[i] - 2*pad + reach + more
 		if n == 0 || size[i] < 1 {
 			refuse("Given input size per channel: %v, the calculated output has size %d in one dimension. Output size is too small",
 				in.shape[2:], size[i])

@@ -148,7 +148,7 @@ func (x *Exec) wantInt32(op string, t *Tensor, n ...int) {
 	for _, v := range n {
 		if v > math.MaxInt32 {
 			x.fail(op, fault.Invalid, []*Tensor{t},
-				"integer out of range: rows, columns and windows of pooling are below 2^31, but here is %d", v)
+				"integer out of range: rows, columns and windows are below 2^31, but here is %d", v)
 		}
 	}
 }
