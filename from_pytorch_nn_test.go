@@ -204,6 +204,28 @@ func TestFromPyTorchRecurrent(test *testing.T) {
 	}
 }
 
+func TestFromPyTorchAttention(test *testing.T) {
+	x := openSim(test)
+	mha := nn.NewMultiheadAttention(x, 8, 2, nn.MultiheadAttentionOpt{BatchFirst: true})
+	defer nn.Close(mha)
+	t, p := x.RandN([]int{2, 3, 8}, tenon.Float32), tenon.From(x, []bool{false, false, true, false, false, false}, 2, 3)
+	padded := func() (out *tenon.Tensor) {
+		out = mha.Forward(x, t, t, t, nn.MultiheadAttentionForwardOpt{KeyPadding: p})
+		return out
+	}()
+	out, w := mha.ForwardWeights(x, t, t, t)
+	wantItem(test, x, x.Sum(w, nil), 6)
+	row := func(t *tenon.Tensor, i int) *tenon.Tensor { return x.Select(t, 0, i) }
+	if near, err := x.Item(x.Max(x.Abs(x.Sub(row(out, 1), row(padded, 1))))); err != nil || near > 1e-6 {
+		test.Error(near, err)
+	}
+	if apart, err := x.Item(x.Max(x.Abs(x.Sub(row(out, 0), row(padded, 0))))); err != nil || apart < 1e-3 {
+		test.Error(apart, err)
+	}
+	six := []nn.Module{nn.ReLU{}, nn.ReLU6{}, nn.NewDropout(0.1)}[1]
+	wantItem(test, x, six.Forward(x, x.Full(nil, 7, tenon.Float32)), 6)
+}
+
 func TestFromPyTorchScoped(t *testing.T) {
 	x := openSim(t)
 	held := x.Device().MemoryAllocated()

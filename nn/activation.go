@@ -11,6 +11,14 @@ type ReLU struct{}
 // Forward applies the function to every element of in.
 func (ReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.ReLU(in) }
 
+// ReLU6 is min(max(0, x), 6).
+type ReLU6 struct{}
+
+// Forward applies the function to every element of in.
+func (ReLU6) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.Hardtanh(in, tenon.HardtanhOpt{Min: 0, Max: 6})
+}
+
 // Sigmoid is 1/(1+exp(-x)).
 type Sigmoid struct{}
 

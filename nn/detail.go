@@ -14,6 +14,7 @@ import (
 // The options of this package's modules, printed in PyTorch's words.
 
 func (m ReLU) detail() (name, options string)       { return "ReLU", "" }
+func (m ReLU6) detail() (name, options string)      { return "ReLU6", "" }
 func (m Sigmoid) detail() (name, options string)    { return "Sigmoid", "" }
 func (m Tanh) detail() (name, options string)       { return "Tanh", "" }
 func (m SiLU) detail() (name, options string)       { return "SiLU", "" }

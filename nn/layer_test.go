@@ -56,6 +56,7 @@ func TestActivations(t *testing.T) {
 			{"ELU alpha", nn.ELU{Alpha: 2}, []float32{2*e(-2) - 2, 0, 1.5}},
 			{"Hardtanh", nn.Hardtanh{}, []float32{-1, 0, 1}},
 			{"Hardtanh ends", nn.Hardtanh{Min: 0, Max: 6}, []float32{0, 0, 1.5}},
+			{"ReLU6", nn.ReLU6{}, []float32{0, 0, 1.5}},
 			{"Softplus", nn.Softplus{}, each(soft(1))},
 			{"Softplus beta", nn.Softplus{Beta: 2}, each(soft(2))},
 			{"Softplus threshold", nn.Softplus{Threshold: 1}, []float32{soft(1)(-2), soft(1)(0), 1.5}},

@@ -6,6 +6,9 @@ package nn
 func (m ReLU) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
+func (m ReLU6) String() string { return String(m) }
+
+// String returns the module's type with its options, in PyTorch's form.
 func (m Sigmoid) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
@@ -85,6 +88,9 @@ func (m *LSTM) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
 func (m *GRU) String() string { return String(m) }
+
+// String returns the module with its output layer, in PyTorch's form.
+func (m *MultiheadAttention) String() string { return String(m) }
 
 // String returns the module's type with its options, in PyTorch's form.
 func (m MaxPool2d) String() string { return String(m) }
