@@ -60,6 +60,8 @@ type deferral struct {
 	runner  Runner
 	ran     int
 	segment Segment
+	// inputs copies those of graphs.
+	inputs inputCopies
 	// handles are allocated and unused.
 	handles []fresh
 	// settled says that a graph has run the calls, so that nothing is left to do for storages that nobody holds.

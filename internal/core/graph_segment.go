@@ -8,7 +8,6 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
-	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -563,41 +562,6 @@ func (c *recording) takeBack() {
 			_ = st.dev.Free(b)
 		}
 	}
-}
-
-// fill copies the inputs that r reads from copies, on st.
-func (g *Segment) fill(r *Recorded, st *rt.Stream) error {
-	if !slices.Contains(r.copied, true) {
-		return nil
-	}
-	seq, err := st.Begin(opCopied, nil)
-	if err != nil {
-		return err
-	}
-	defer st.Issued(seq)
-	if err := st.Device().AwaitLent(st); err != nil {
-		return err
-	}
-	return g.copyInputs(r, st, seq)
-}
-
-// copyInputs copies inputs for operation seq of st, whose turn the caller has.
-func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
-	for i := range g.inputs {
-		in := &g.inputs[i]
-		if !r.copied[i] || in.Hi == in.Lo {
-			continue
-		}
-		if err := in.st.beforeRead(st); err != nil {
-			return err
-		}
-		err := st.Device().Driver().CopyDtoD(driver.Ptr(r.inputs[i]), driver.Ptr(in.Addr()), uint64(in.Hi-in.Lo), st.Handle())
-		if err != nil {
-			return st.Device().Check(err, "an input of a compiled region could not be copied")
-		}
-		in.st.didRead(st, seq)
-	}
-	return nil
 }
 
 // Retune replaces the numbers of r by those of the calls, from the next Replay on, and reports whether it could. on is a stream that nobody
