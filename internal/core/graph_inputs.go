@@ -123,7 +123,8 @@ func (c *inputCopies) together() error {
 		to := min(from+kernels.MultiTensors, len(l.sizes))
 		c.outs[0] = kernels.Column{Ptrs: l.dst[from:to], Types: wordTypes}
 		c.ins[0] = kernels.Column{Ptrs: l.src[from:to], Types: wordTypes}
-		err := kernels.MultiTensorRun(c, kernels.Copy, wordTypes[0], kernels.Rows{Which: c.which[:to-from]}, l.sizes[from:to], c.outs[:], c.ins[:])
+		rows := kernels.Rows{Which: c.which[:to-from]}
+		err := kernels.MultiTensorRun(c, kernels.Copy, wordTypes[0], rows, l.sizes[from:to], c.outs[:], c.ins[:])
 		if err != nil {
 			return err
 		}
