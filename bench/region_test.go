@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -123,5 +124,25 @@ func BenchmarkRegion(b *testing.B) {
 				run()
 			}
 		})
+	}
+}
+
+// TestInputs measures calls of a callable that joins tensors of 4 KiB, which are copied to the graph's memory first.
+func TestInputs(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	for _, n := range []int{2, 3, 8, 32} {
+		var in []*tenon.Tensor
+		for range n {
+			in = append(in, x.Ones([]int{1024}, tenon.Float32))
+		}
+		f := compile.Func(func(x *tenon.Exec, all []*tenon.Tensor) *tenon.Tensor { return x.Cat(all, 0) })
+		call := func() { f.Call(x, in).Close() }
+		for range 5 {
+			call()
+		}
+		if s := f.Stats(x); s.Replays < 2 {
+			t.Fatalf("the callable does not replay: %+v", s)
+		}
+		perCall(t, fmt.Sprintf("inputs.%d", n), 200, false, x.Device().Synchronize, call)
 	}
 }
