@@ -290,15 +290,16 @@ func (fo *forest) stores() (all []core.Store) {
 const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s. " +
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
-// end leaves the path. Later runs reuse the memory of tensors that are still in use: those of functions get an error when they are used,
-// and others move out of the pool, as do tensors that g is about to read.
+// end leaves the path. Later runs reuse the memory of tensors that are still in use: results of functions get an error when they are used,
+// as does what a backward pass that is not to come would need, and others move out of the pool, as do tensors that g is about to read.
 func (fo *forest) end(g *core.Segment) error {
 	var all []output
 	for o := range fo.live {
 		all = append(all, o)
 	}
-	if slices.ContainsFunc(all, output.stays) {
-		return fo.leavePool(all)
+	taped := fo.isPending()
+	if slices.ContainsFunc(all, func(o output) bool { return o.stays(taped) }) {
+		return fo.leavePool(all, taped)
 	}
 	if _, ok := core.Claim(fo.session, fo.stores(), false); !ok { // until g has run
 		return errInUse
@@ -306,13 +307,13 @@ func (fo *forest) end(g *core.Segment) error {
 	defer g.EndMoves()
 	for _, o := range all {
 		var err error
-		if o.f.t.callable && o.f.kind != backward && !g.Reads(o.Store) {
+		if o.passing(taped) && !g.Reads(o.Store) {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
 		} else {
 			err = g.MoveOut(o.Store, &o.maker.From)
 		}
 		if fault.KindOf(err) == fault.OutOfMemory {
-			return fo.leavePool(all)
+			return fo.leavePool(all, taped)
 		}
 		if err != nil {
 			return err
@@ -322,19 +323,23 @@ func (fo *forest) end(g *core.Segment) error {
 	return nil
 }
 
-// stays reports whether the program has the address of memory that would move out.
-func (o output) stays() bool {
-	return !(o.f.t.callable && o.f.kind != backward) && o.Exposed()
+// passing reports whether o lasts no longer than its step: it is a result of a function or, if a backward pass may still come (taped), what
+// that needs. Whatever else a function has left open is the program's state, such as that of an optimizer.
+func (o output) passing(taped bool) bool {
+	return o.f.t.callable && o.f.kind != backward && (o.Result() || taped && o.f.kind == forward)
 }
+
+// stays reports whether the program has the address of memory that would move out.
+func (o output) stays(taped bool) bool { return !o.passing(taped) && o.Exposed() }
 
 // errInUse says that another session is using memory that was about to be reused.
 var errInUse = errors.New("another session was using an output")
 
 // leavePool leaves the pool to the tensors that are in use, because there is no room to move one, or because the program has its address.
 // The function that made this tensor runs without a graph from now on.
-func (fo *forest) leavePool(all []output) error {
+func (fo *forest) leavePool(all []output, taped bool) error {
 	for _, o := range all {
-		if o.stays() {
+		if o.stays(taped) {
 			o.f.plain = "an output whose address the program has"
 			fo.skip(o.f, o.f.plain)
 		}

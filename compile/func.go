@@ -24,7 +24,8 @@ type Callable[F any] struct {
 //
 // The function's next call reuses the memory of the results and of what their derivatives need. A call begins a new step, unless a backward
 // pass of an earlier call is still to come, and using a result of an earlier step is an error. Clone results that must last longer, or call
-// MarkStep before each step. Backward passes through the function are recorded too; the gradients that they leave stay valid.
+// MarkStep before each step. What the function leaves open besides its results, such as gradients or the state of an optimizer, stays valid.
+// So do the gradients that backward passes through the function leave, which are recorded too.
 func Func[F any](f F, opts ...Opt) *Callable[F] {
 	opt := core.One("Func", opts)
 	v := reflect.ValueOf(f)
@@ -93,7 +94,15 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 	}
 	t.callable = true
 	t.enter(x)
-	t.run(x, args, func() { core.WithinMany(x, "Func", keep) })
+	t.run(x, args, func() {
+		core.WithinMany(x, "Func", func(x *core.Exec) []*core.Tensor {
+			ts := keep(x)
+			for _, r := range ts {
+				core.MarkResult(r)
+			}
+			return ts
+		})
+	})
 }
 
 // run runs f with t as the session's tap. What f records on the tape belongs to this run.

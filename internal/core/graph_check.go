@@ -32,6 +32,8 @@ type result struct {
 	what     string
 	elements []byte
 	hash     [sha256.Size]byte
+	// undefined says that it has no elements to compare.
+	undefined bool
 }
 
 // resultBytes is the largest result that is kept.
@@ -137,23 +139,25 @@ func (c *comparison) runAlone(call *deferred) {
 	k.in, k.many, k.out = swap(call.in), swap(call.many), swap(call.out)
 	c.d.run(&k)
 	var rs []result
-	if !c.undefines(call) {
-		add := func(what string, i int, e *element, real element) {
-			r := result{of: real, what: fmt.Sprintf("%s %d of %s at %s", what, i, call.row.Name, call.from)}
+	undefined := c.undefines(call)
+	add := func(what string, i int, e *element, real element) {
+		r := result{of: real, undefined: undefined}
+		if !undefined {
+			r.what = fmt.Sprintf("%s %d of %s at %s", what, i, call.row.Name, call.from)
 			if b := c.elements(k.x, e); len(b) <= resultBytes {
 				r.elements = b
 			} else {
 				r.hash = sha256.Sum256(b)
 			}
-			rs = append(rs, r)
 		}
-		for i := range k.out[:k.outs] {
-			add("output", i, &k.out[i], call.out[i])
-		}
-		for i := range k.many {
-			if e := call.many[i]; slices.Contains(call.wrote, e.st) {
-				add("operand", i, &k.many[i], e)
-			}
+		rs = append(rs, r)
+	}
+	for i := range k.out[:k.outs] {
+		add("output", i, &k.out[i], call.out[i])
+	}
+	for i := range k.many {
+		if e := call.many[i]; slices.Contains(call.wrote, e.st) {
+			add("operand", i, &k.many[i], e)
 		}
 	}
 	c.results = append(c.results, rs)
@@ -191,7 +195,9 @@ func (c *comparison) compare(s *planStep) {
 			if slices.Contains(seen[:later], r.of.st) {
 				continue
 			}
-			seen = append(seen, r.of.st)
+			if seen = append(seen, r.of.st); r.undefined {
+				continue
+			}
 			if st := c.madeBy(s, i, &r); st != nil {
 				r.of.st = st
 				if what := r.differs(c.elements(call.x, &r.of)); what != "" {

@@ -36,6 +36,15 @@ func (s Store) Addr() uint64 { return s.addr }
 // Number returns the storage's number, which no other storage of the process has or had.
 func (s Store) Number() uint64 { return s.number }
 
+// MarkResult notes that a compiled function returns t.
+func MarkResult(t *Tensor) { t.st.marks.Or(ofResult) }
+
+// Result reports whether a compiled function returned the memory.
+func (s Store) Result() bool {
+	st := s.p.Value()
+	return st != nil && st.marks.Load()&ofResult != 0
+}
+
 // Alive reports whether a tensor, or a tensor saved for a derivative, has the memory.
 func (s Store) Alive() bool {
 	st := s.p.Value()

@@ -78,7 +78,7 @@ func (w *word) Or(mask uint64) (old uint64) { return atomic.OrUint64(&w.v, mask)
 // The bits of storage.marks. loosened: cleanup is set, or about to be by a holder of a reference. foreignUse: sessions with another number
 // than that of a handle's maker have used the handle. returned: memory that the storage used without owning it is gone.
 // ofLeaf: the storage is, or was, a gradient of a leaf. ofParam: it is, or was, a module's parameter. ofOmission: values may have to be
-// computed again from it, or might have had to be.
+// computed again from it, or might have had to be. ofResult: a compiled function returned it.
 const (
 	loosened = 1 << iota
 	foreignUse
@@ -86,6 +86,7 @@ const (
 	ofLeaf
 	ofParam
 	ofOmission
+	ofResult
 )
 
 // live counts storages that hold a block, for tests that tensors are closed.
