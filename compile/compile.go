@@ -27,7 +27,8 @@ type Opt struct {
 	// the different runs of the region, and the sequences of graphs, of this and other regions, that ended with a graph of this one. If
 	// what was forgotten keeps coming back, and so is recorded anew each time, a warning says so once.
 	Branches int
-	// Static lists the tensor arguments of a function, by number, whose memory does not move, such as weights. Other arguments are copied
+	// Static lists the tensor arguments of a function, by number, whose memory does not move, such as weights. Numbers begin at 0 and count
+	// tensors in the order of the parameters and within lists, structs and maps; the Exec and nil do not count. Other arguments are copied
 	// to the memory that the graph reads. So are static ones whose first used element is not aligned to 16 bytes.
 	Static []int
 	// RerecordLimit is how often a function may be recorded again in one place because an address changed; after that it runs without a
@@ -57,6 +58,18 @@ type Opt struct {
 	// CheckPool compares the live memory of the graphs' pool with the outputs after each run that allocates. Any other live block is an
 	// error that names it, with its stack if the device's history is recorded.
 	CheckPool bool
+}
+
+// check refuses numbers that mean nothing.
+func (o *Opt) check(op string) {
+	if o.Branches < 0 {
+		core.Fail(op, fault.Invalid, "Branches is %d; give a positive number, or 0 for %d", o.Branches, defaultBranches)
+	}
+	for _, i := range o.Static {
+		if i < 0 {
+			core.Fail(op, fault.Invalid, "Static names argument %d; tensor arguments are counted from 0", i)
+		}
+	}
 }
 
 // limit returns how often a function may be recorded again, or -1 for never.
@@ -133,7 +146,8 @@ func nonZero(v any) string {
 // New returns a region that remembers nothing yet.
 func New(opts ...Opt) *Region {
 	opt := core.One("New", opts)
-	if opt.Branches <= 0 {
+	opt.check("New")
+	if opt.Branches == 0 {
 		opt.Branches = defaultBranches
 	}
 	r := &Region{opt: opt, traces: map[any]*trace{}}

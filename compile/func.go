@@ -19,15 +19,17 @@ type Callable[F any] struct {
 }
 
 // Func returns a function that does what f does, but as a region: the work of f's calls runs together when f returns, from the third run on
-// as a graph. f's first parameter is an Exec. Its other parameters and its results may be tensors, slices of tensors, or anything else. Of
-// the tensors that f makes, only the returned ones are kept.
+// as a graph. f's first parameter is an Exec. Its other parameters and its results may have any types. Tensors in them are arguments and
+// results of the function, also in slices, arrays, structs and maps (by key), however deep. Tensors behind pointers, such as a module's
+// parameters, count as captured: they should stay where they are. Of the tensors that f makes, only the returned ones are kept.
 //
 // The function's next call reuses the memory of the results and of what their derivatives need. A call begins a new step, unless a backward
 // pass of an earlier call is still to come, and using a result of an earlier step is an error. Clone results that must last longer, or call
-// MarkStep before each step. What the function leaves open besides its results, such as gradients or the state of an optimizer, stays valid.
-// So do the gradients that backward passes through the function leave, which are recorded too.
+// MarkStep before each step. What the function leaves open besides its results, such as gradients or an optimizer's state, stays valid. So
+// do the gradients that backward passes through the function leave, which are recorded too.
 func Func[F any](f F, opts ...Opt) *Callable[F] {
 	opt := core.One("Func", opts)
+	opt.check("Func")
 	v := reflect.ValueOf(f)
 	if v.Kind() != reflect.Func || v.IsNil() || v.Type().NumIn() == 0 || v.Type().In(0) != reflect.TypeFor[*tenon.Exec]() {
 		core.Fail("Func", fault.Invalid, "got %T; give a function whose first parameter is a *tenon.Exec", f)
@@ -50,27 +52,14 @@ func Func[F any](f F, opts ...Opt) *Callable[F] {
 	return c
 }
 
-// tensorsOf returns the tensors among the values, and in slices among them.
-func tensorsOf(vs []reflect.Value) (ts []*core.Tensor) {
-	for _, v := range vs {
-		switch t := v.Interface().(type) {
-		case *tenon.Tensor:
-			if t != nil {
-				ts = append(ts, (*core.Tensor)(t))
-			}
-		case []*tenon.Tensor:
-			for _, t := range t {
-				if t != nil {
-					ts = append(ts, (*core.Tensor)(t))
-				}
-			}
-		}
-	}
-	return ts
-}
-
 // call runs f, which returns the tensors to keep.
 func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor) {
+	for _, i := range r.opt.Static {
+		if i >= len(args) {
+			core.Fail("Func", fault.Invalid, "Static names tensor argument %d, but the call has %d tensors, counted from 0; the Exec and "+
+				"nil do not count", i, len(args))
+		}
+	}
 	old := core.TapOf(x, "Func")
 	if _, within := old.(*trace); !within && r.runsPlainly(x) {
 		core.WithinMany(x, "Func", func(*core.Exec) []*core.Tensor { return f() })
