@@ -70,7 +70,8 @@ var functions = map[string]any{
 	"nn.NewDropout":         nn.NewDropout,
 	"nn.NewEmbedding":       nn.NewEmbedding, "nn.NewGroupNorm": nn.NewGroupNorm, "nn.NewHostGenerator": nn.NewHostGenerator,
 	"nn.NewLayerNorm": nn.NewLayerNorm, "nn.NewLSTM": nn.NewLSTM, "nn.NewGRU": nn.NewGRU,
-	"nn.NewLinear": nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm,
+	"nn.NewMultiheadAttention": nn.NewMultiheadAttention,
+	"nn.NewLinear":             nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm,
 	"nn.NumParams": nn.NumParams, "nn.Params": nn.Params, "nn.SplitParams": nn.SplitParams,
 	"nn.StateDict": nn.StateDict, "nn.String": nn.String, "nn.Scoped": nn.Scoped[any], "nn.SetRequiresGrad": nn.SetRequiresGrad,
 	"nn.To":             nn.To,
@@ -138,13 +139,13 @@ var types = []any{
 	(*nn.Embedding)(nil), (*nn.GroupNorm)(nil), (*nn.GraphedCallable)(nil), (*nn.Graphed)(nil), (*nn.LayerNorm)(nil), (*nn.Mode)(nil),
 	cuda.UUID{},
 	nvtx.Range{},
-	(*nn.LSTM)(nil), (*nn.GRU)(nil),
+	(*nn.LSTM)(nil), (*nn.GRU)(nil), (*nn.MultiheadAttention)(nil),
 	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.Upsample{}, nn.AvgPool2d{},
 	nn.BCELoss{},
 	nn.BCEWithLogitsLoss{}, nn.CrossEntropyLoss{}, nn.ELU{}, nn.Flatten{},
 	nn.Func(nil), nn.GELU{}, nn.Hardtanh{}, nn.HuberLoss{}, nn.Identity{}, nn.KLDivLoss{}, nn.L1Loss{}, nn.LeakyReLU{}, nn.LogSigmoid{},
 	nn.LogSoftmax{}, nn.MSELoss{}, nn.MaxPool2d{}, nn.NLLLoss{}, nn.SmoothL1Loss{},
-	nn.ReLU{}, nn.Sequential(nil), nn.SiLU{}, nn.Sigmoid{}, nn.Softmax{}, nn.Softplus{}, nn.Tanh{},
+	nn.ReLU{}, nn.ReLU6{}, nn.Sequential(nil), nn.SiLU{}, nn.Sigmoid{}, nn.Softmax{}, nn.Softplus{}, nn.Tanh{},
 	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil), (*optim.Checkpoint)(nil),
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil),
 	(*optim.RMSprop)(nil), (*optim.Rprop)(nil),
@@ -233,6 +234,8 @@ func (w *walk) packages() {
 		good("zero", new(nn.LSTM)))
 	w.add((*nn.GRU)(nil), made("made", func(x *tenon.Exec) any { return nn.NewGRU(x, 2, 2) }), bad("nil", (*nn.GRU)(nil)),
 		good("zero", new(nn.GRU)))
+	w.add((*nn.MultiheadAttention)(nil), made("made", func(x *tenon.Exec) any { return nn.NewMultiheadAttention(x, 2, 1) }),
+		bad("nil", (*nn.MultiheadAttention)(nil)), good("zero", new(nn.MultiheadAttention)))
 	w.add((*nn.Param)(nil), made("made", func(x *tenon.Exec) any { return nn.NewParam(x.Ones([]int{2}, tenon.Float32)) }),
 		good("nil", (*nn.Param)(nil)), good("zero", new(nn.Param)))
 	w.add((*nn.Buffer)(nil), made("made", func(x *tenon.Exec) any { return nn.NewBuffer(x.Ones([]int{2}, tenon.Float32)) }),

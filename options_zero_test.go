@@ -271,6 +271,13 @@ func zeroModuleProbes(scalar tenon.Scalar) map[string]zeroProbe {
 			}
 			return v, err
 		}, want: math.NaN()},
+		"nn.MultiheadAttentionOpt.Dropout": {run: func(x *tenon.Exec) (float64, error) {
+			m := nn.NewMultiheadAttention(x, 1, 1, nn.MultiheadAttentionOpt{Dropout: 0, DType: tenon.Float64})
+			in := x.View(float64s(x, 1), 1, 1, 1)
+			trained := m.Forward(x, in, in, in)
+			nn.Eval(m)
+			return numberOf(x, x.Sub(trained, m.Forward(x, in, in, in)))
+		}},
 		"nn.PReLUOpt.Init": {run: func(x *tenon.Exec) (float64, error) {
 			return numberOf(x, nn.NewPReLU(x, 1, nn.PReLUOpt{Init: scalar, DType: tenon.Float64}).Weight.Tensor())
 		}},

@@ -224,7 +224,14 @@ func newExplanation(c *core.Exec) *Explanation {
 
 // walk adds the segments, forks and cuts of the calls from n on.
 func (e *Explanation) walk(n *node) {
-	e.Cuts = append(e.Cuts, n.cuts...)
+	for _, c := range n.cuts { // other paths may have the same one
+		same := func(o Cut) bool { return o.What() == c.What() && o.At == c.At }
+		if i := slices.IndexFunc(e.Cuts, same); i >= 0 {
+			e.Cuts[i].Times += c.Times
+		} else {
+			e.Cuts = append(e.Cuts, c)
+		}
+	}
 	if n.alone != nil && n.alone.plains > 0 {
 		e.Segments = append(e.Segments, n.alone.explain())
 	}
@@ -345,11 +352,12 @@ func (r *recording) explain() Graph {
 
 var remedies = []struct{ text, remedy string }{
 	{"mutated inputs", "name the argument in Opt.Static, let the function capture it, or return a new tensor"},
+	{"incompatible ops", "see in Explain which operation cuts the function, and do it before or after the call, or in compile.Disable"},
 	{"multiple devices", "give each device a region of its own"},
 	{"an output whose address", "do not ask for the address of what the region makes, or copy it to memory of your own first"},
 	{"re-recording limit", "give the function tensors that stay where they are, leave them out of Opt.Static, or raise Opt.RerecordLimit"},
 	{"symbolic shapes", "pad inputs to a few shapes, or drop Opt.SkipDynamic"},
-	{staticMoved, "leave the tensor open from run to run, or leave its argument out of Opt.Static so that it is copied"},
+	{staticMoved, "leave tensors that the function captures, and those of Opt.Static, where they are; other arguments may move"},
 	{managedMoved, "close the outputs of earlier calls in the same order in every run"},
 	{"a failed recording", "free memory, or read the error that it names"},
 	{"is open", "close tensors at the same place in every run"},
@@ -431,7 +439,7 @@ func (e *Explanation) String() string {
 	}
 	fmt.Fprintf(&b, "segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n", s.WarmUps, s.Recordings, s.Replays, s.Plain)
 	if s.Runs > 0 {
-		fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; ", s.Kernels, s.Fused, s.Dropped)
+		fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; unused calls: %d; ", s.Kernels, s.Fused, s.Dropped)
 	}
 	fmt.Fprintf(&b, "pool: %d blocks, %d bytes\n", e.Live, e.Memory)
 	for _, r := range e.Limits {
@@ -442,7 +450,11 @@ func (e *Explanation) String() string {
 	}
 	for _, f := range e.Forks {
 		differs := Reason{Text: f.Differs, Remedy: f.Remedy}
-		fmt.Fprintf(&b, "fork after %s: %s, then %s: %s\n", cmp.Or(f.After, "the beginning"), f.Was, f.Is, differs)
+		where := "at the first call"
+		if f.After != "" {
+			where = "after " + f.After
+		}
+		fmt.Fprintf(&b, "fork %s: %s, then %s: %s\n", where, f.Was, f.Is, differs)
 	}
 	for _, c := range e.Cuts {
 		fmt.Fprintf(&b, "cut by %s at %s, %s\n", c.What(), c.At, times(c.Times))

@@ -61,7 +61,7 @@ func TestExplainRegion(t *testing.T) {
 	if f := e.Forks[0]; f.Differs == "" || !strings.Contains(f.Is, "explain_test.go:") {
 		t.Errorf("the fork is %+v", f)
 	}
-	if c := e.Cuts[0]; c.Cause != "Read" || c.Times != 4 || !strings.Contains(c.At, "explain_test.go:") {
+	if c := e.Cuts[0]; c.Cause != "Read" || c.Times != 5 || !strings.Contains(c.At, "explain_test.go:") {
 		t.Errorf("the cut is %+v", c)
 	}
 	fused := false
@@ -71,7 +71,7 @@ func TestExplainRegion(t *testing.T) {
 	if !fused {
 		t.Errorf("no fused kernel in %+v", e.Segments[0].Kernels)
 	}
-	has(t, text, "2 replayed", "group {", "cut by Read", "fork after", "at least", "pool: ")
+	has(t, text, "2 replayed", "group {", "cut by Read", "fork at the first call", "at least", "pool: ")
 	var file bytes.Buffer
 	if err := e.WriteJSON(&file); err != nil {
 		t.Fatal(err)

@@ -93,8 +93,8 @@ func partOf(calls []*node, kind string, s core.PlannedStep) part {
 		To: calls[len(calls)-1].at}
 }
 
-const differsText = "the kernel %s gives other bits than its calls, at %s, do one by one: %s. This is a mistake of Tenon; " +
-	"compile.Opt.NoFusion runs the calls one by one"
+const differsText = "the kernel %s gives other bits than its calls, at %s, do one by one: %s. This is a bug in Tenon; please report " +
+	"it. Meanwhile, compile.Opt.NoFusion runs the calls one by one"
 
 // differing returns a function for the first step of the segment that makes other bits than its calls: it logs the step and returns an
 // error.

@@ -82,13 +82,17 @@ func (fo *forest) skipWhole(f *function, text string) {
 	fo.warn(f.t, text)
 }
 
-// warn counts a skip and logs why. A region that was warned about forgotten work meets the same skips again and again; they are only
-// counted.
+// warn counts a skip and logs why, and what helps. A region that was warned about forgotten work meets the same skips again and again; they
+// are only counted.
 func (fo *forest) warn(t *trace, text string) {
 	fo.skips++
-	if !t.thrashed {
-		slog.Warn(text)
+	if t.thrashed {
+		return
 	}
+	if help := remedy(text); help != "" {
+		text += "\nTo avoid that, " + help + "."
+	}
+	slog.Warn(text)
 }
 
 // neverReplayed is the number of runs after which a region that has replayed nothing warns. Some regions meet dozens of lengths in turn.

@@ -262,7 +262,7 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 	st := s.of(x, o)
 	switch st.stage {
 	case unscaled:
-		fail(fault.Invalid, "Unscale has already been called on this optimizer since the last update")
+		fail(fault.Invalid, "Unscale has already been called on this optimizer since the last update; call Update after Step")
 	case stepped:
 		fail(fault.Invalid, "Unscale is being called after Step")
 	}

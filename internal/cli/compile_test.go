@@ -66,7 +66,7 @@ func TestCompileExplain(t *testing.T) {
 	if exit != 0 || errs != "" {
 		t.Fatalf("exit status %d: %s", exit, errs)
 	}
-	for _, want := range []string{"group {", "compile_test.go:", "fork after", "cut by Read", "at least", "skip: ",
+	for _, want := range []string{"group {", "compile_test.go:", "fork at the first call", "cut by Read", "at least", "skip: ",
 		"Opt.Static", "2 replayed"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

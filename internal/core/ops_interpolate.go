@@ -143,7 +143,8 @@ func (x *Exec) planInterpolate(t *Tensor, opt *InterpolateOpt) []resized {
 	case opt.Mode > InterpolateNearestExact:
 		refuse("there is no mode %v; give one of the constants", opt.Mode)
 	case linear && int(opt.Mode-InterpolateLinear) != n-1:
-		refuse("Got %dD input, but %v mode needs %dD input", len(t.shape), opt.Mode, int(opt.Mode-InterpolateLinear)+3)
+		refuse("Got %dD input, but %v mode needs %dD input; the mode for this input is %v", len(t.shape), opt.Mode,
+			int(opt.Mode-InterpolateLinear)+3, InterpolateLinear+InterpolateMode(n-1))
 	case opt.AlignCorners && !linear:
 		refuse("AlignCorners can only be set with the modes linear, bilinear and trilinear, not with %v", opt.Mode)
 	case linear && !t.dt.IsFloat():

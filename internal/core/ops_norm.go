@@ -1,7 +1,9 @@
 package core
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -455,8 +457,8 @@ func (x *Exec) normOp(r *row, n norm, t, weight, bias *Tensor) *Tensor {
 func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, n int) {
 	lead := len(t.shape) - len(shape)
 	if lead < 0 || len(shape) == 0 || !infer.Same(t.shape[lead:], shape) {
-		x.fail(op, fault.Invalid, []*Tensor{t}, "Given normalized_shape=%v, expected input with shape [*, %v], but got input of size %v",
-			shape, shape, t.shape)
+		x.fail(op, fault.Invalid, []*Tensor{t}, "Given normalized_shape=%v, expected input with shape [*, %s], but got input of size %v",
+			shape, strings.ReplaceAll(strings.Trim(fmt.Sprint(shape), "[]"), " ", ", "), t.shape)
 	}
 	for i, p := range []*Tensor{weight, bias} {
 		if p != nil && !infer.Same(p.shape, shape) {

@@ -73,7 +73,7 @@ func TestShapeErrors(t *testing.T) {
 			"has no finite size":                             func() { x.Arange(1e300, dtype.Float64, ArangeOpt{}) },
 			"number of steps must be non-negative":           func() { x.Linspace(0, 1, -1, dtype.Float32) },
 			"must not be negative, but are -1 and 2":         func() { x.Eye(-1, dtype.Float32, EyeOpt{Columns: new(2)}) },
-			"expected input with shape [*, [2]]":             func() { x.LayerNorm(a, nil, nil, []int{2}, NormOpt{}) },
+			"expected input with shape [*, 2],":              func() { x.LayerNorm(a, nil, nil, []int{2}, NormOpt{}) },
 			"Expected bias to be of same shape":              func() { x.LayerNorm(a, nil, a, []int{3}, NormOpt{}) },
 			"cannot be divided into 2 equal groups":          func() { x.GroupNorm(a, nil, nil, 2, NormOpt{}) },
 			"expected weight, bias and stat":                 func() { x.GroupNorm(a, x.Select(a, 1, 0), nil, 3, NormOpt{}) },
