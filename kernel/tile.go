@@ -105,7 +105,7 @@ func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, wid
 type Patch struct {
 	// Channel, Int32, is the first channel.
 	Channel Value
-	// Col and Row, Int32 and not negative, are the distances from the pixels of the tile's walk.
+	// Col and Row, Int32 from 0 to 255, are the distances from the pixels of the tile's walk.
 	Col, Row Value
 }
 

@@ -22,6 +22,27 @@ var walkShapes = []kernels.Conv{
 	{Batch: 2, In: 64, H: 40, W: 30, Out: 32, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1},
 }
 
+// phaseShapes are convolutions with strides, whose gradient of the input falls into phases: OH and OW may be less than such an input has,
+// as those of a transposed convolution with an output padding.
+var phaseShapes = []kernels.Conv{
+	{Batch: 3, In: 64, H: 14, W: 16, Out: 64, KH: 3, KW: 3, OH: 7, OW: 8, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1},
+	{Batch: 2, In: 64, H: 15, W: 13, Out: 128, KH: 3, KW: 3, OH: 8, OW: 7, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1},
+	{Batch: 2, In: 96, H: 10, W: 12, Out: 64, KH: 3, KW: 3, OH: 4, OW: 5, StrideH: 2, StrideW: 2}, // the last row and column get nothing
+	{Batch: 3, In: 128, H: 13, W: 14, Out: 192, KH: 1, KW: 1, OH: 7, OW: 7, StrideH: 2, StrideW: 2},
+	{Batch: 2, In: 72, H: 9, W: 9, Out: 32, KH: 1, KW: 1, OH: 6, OW: 6, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1},
+	{Batch: 2, In: 32, H: 18, W: 20, Out: 96, KH: 2, KW: 2, OH: 9, OW: 10, StrideH: 2, StrideW: 2},
+	{Batch: 2, In: 48, H: 17, W: 22, Out: 64, KH: 5, KW: 5, OH: 6, OW: 8, StrideH: 3, StrideW: 3, PadH: 2, PadW: 1},
+	{Batch: 2, In: 64, H: 20, W: 21, Out: 64, KH: 3, KW: 3, OH: 9, OW: 10, StrideH: 2, StrideW: 2, PadH: 1, PadW: 2, DilationH: 2,
+		DilationW: 2}, // half of the phases have no taps
+	{Batch: 2, In: 32, H: 21, W: 20, Out: 32, KH: 3, KW: 2, OH: 6, OW: 6, StrideH: 3, StrideW: 3, PadH: 1, PadW: 0, DilationH: 2,
+		DilationW: 2},
+	{Batch: 40, In: 32, H: 4, W: 5, Out: 64, KH: 1, KW: 3, OH: 4, OW: 3, StrideH: 1, StrideW: 2, PadW: 1},
+	{Batch: 1, In: 128, H: 6, W: 6, Out: 512, KH: 3, KW: 3, OH: 3, OW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1}, // for divided depths
+	{Batch: 3, In: 256, H: 26, W: 25, Out: 64, KH: 3, KW: 3, OH: 13, OW: 13, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1},
+	{Batch: 2, In: 64, H: 9, W: 8, Out: 64, KH: 4, KW: 4, OH: 3, OW: 2, StrideH: 4, StrideW: 4, PadH: 2, PadW: 1}, // an output padding of 1
+	{Batch: 3, In: 32, H: 14, W: 13, Out: 96, KH: 3, KW: 3, OH: 6, OW: 6, StrideH: 2, StrideW: 2, PadH: 0, PadW: 0},
+}
+
 // unfoldShapes are convolutions of few channels: with windows that overlap the edges of images, leave out some of their pixels, or lie
 // outside; and pointwise ones, whose weight has few rows or columns.
 var unfoldShapes = []kernels.Conv{
@@ -101,6 +122,49 @@ func TestWalks(t *testing.T) {
 		}
 		if lasting < 4 || split < 4 {
 			t.Errorf("there are %d kernels whose blocks last and %d that split the depth, want 4 of each at least", lasting, split)
+		}
+	})
+}
+
+// TestPhases compares gradients of inputs with strides, whose phases the copy engine gathers, with sums in float64, with every tile that
+// suits them.
+func TestPhases(t *testing.T) {
+	spread(t, func(p *pair) {
+		p.limits = hopper
+		tiles := kernels.WalkTiles()
+		for i, c := range phaseShapes {
+			c.DilationH, c.DilationW = max(c.DilationH, 1), max(c.DilationW, 1)
+			c.Groups, c.LastX, c.LastW, c.LastY, c.Turn = 1, true, true, true, kernels.TurnWherePossible
+			for tile := range len(tiles) + 1 {
+				for j, kind := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+					c.Tile, c.LastW, c.LastX = tile, (i+tile)%2 == 0, c.In > 32 || tile%3 > 0
+					p.limits.Multiprocessors = []int{132, 3}[(i+tile)%2]
+					p.try(convCase{conv: c, t: kind, exact: (i+j+tile)%2 == 0}.trial(1))
+				}
+			}
+		}
+		seen, split, finished := map[kernels.TileSpec]bool{}, 0, 0
+		for s := range p.lib.programs {
+			if s.Product.Mapped != 4 {
+				continue
+			}
+			switch {
+			case s.Family == kernels.FamilyMatmulFinish:
+				finished++
+			case s.Product.Split():
+				split++
+				fallthrough
+			default:
+				seen[s.Product.Tile] = true
+			}
+		}
+		for _, tile := range tiles {
+			if !seen[tile] {
+				t.Errorf("tile %+v never computes phases", tile)
+			}
+		}
+		if split < 4 || finished < 2 {
+			t.Errorf("%d kernels split the depth of phases and %d add the parts, want 4 and 2 at least", split, finished)
 		}
 	})
 }

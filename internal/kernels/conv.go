@@ -330,11 +330,14 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 	case convWeight:
 		batch, channels, inner, want = c.Out, c.In/c.Groups, c.KH*c.KW, c.LastW
 	}
-	walks := last && wide.In == c.In && (a.Ptr|b.Ptr)%16 == 0 && c.walks(is.Limits(), kind, a.DType)
-	made := last && (want || kind == convWeight || walks && channels <= walkNarrow)
+	var w *walk
+	if last && wide.In == c.In && (a.Ptr|b.Ptr)%16 == 0 {
+		w = c.walks(is.Limits(), kind, a.DType)
+	}
+	made := last && (want || kind == convWeight || w != nil && channels <= walkNarrow)
 	product := func(res Operand, e *Epilogue) error {
-		if walks && made {
-			return c.walkProduct(is, kind, res, a, b, bias, e)
+		if w != nil && made {
+			return c.walkProduct(is, w, kind, res, a, b, bias, e)
 		}
 		return wide.product(is, kind, last, made, res, a, b, bias, e)
 	}

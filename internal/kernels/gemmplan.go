@@ -183,7 +183,7 @@ func (p *product) planHigh(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, spli
 		return tileShared, 1, p.k
 	}
 	mapped := p.mappable(lim, s)
-	batch := p.batch.numel()
+	batch := p.matrices()
 	costs := p.costs(lim, tf32, mapped)
 	if n := p.opt.Tile; n > 0 && n <= len(costs) {
 		costs = costs[n-1 : n]
@@ -212,14 +212,16 @@ func (p *product) planHigh(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, spli
 			s.Product.Mapped = p.walk.kind
 		}
 	}
-	depth = partDepth(p.k, splits)
-	return tile, ceilDiv(p.k, depth), depth
+	k, _ := p.deepest()
+	depth = partDepth(k, splits)
+	return tile, ceilDiv(k, depth), depth
 }
 
 // choose returns the tile of least cost among those that fit in shared bytes, and the number of parts of the depth, which is splits unless
 // that is 0. The number is 0 if no tile fits.
 func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) (tile gemmTile, parts int, least float64) {
-	batch := p.batch.numel()
+	batch := p.matrices()
+	k, mean := p.deepest()
 	sum := float64(batch) * float64(p.m) * float64(p.n) * sumCost
 	least = math.MaxFloat64
 	for i := range costs {
@@ -236,9 +238,9 @@ func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) 
 			continue
 		}
 		// No division is faster than a device that is busy all the time, and summing takes longer with more parts.
-		filled := launchCost + c.block + float64(blocks*(p.k/t.depth))*c.shared/float64(multiprocessors)
+		filled := launchCost + c.block + float64(blocks*(k/t.depth))*mean*c.shared/float64(multiprocessors)
 		for j, s := range gemmSplits {
-			if s > 1 && (p.k < s*leastPart || blocks*gemmSplits[j-1] >= mostRounds*multiprocessors*c.resident || filled+sumLaunchCost+
+			if s > 1 && (k < s*leastPart || blocks*gemmSplits[j-1] >= mostRounds*multiprocessors*c.resident || filled+sumLaunchCost+
 				float64(s)*sum >= least) {
 				break
 			}
@@ -251,10 +253,12 @@ func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) 
 }
 
 // cost estimates the time of the product in nanoseconds, with the given number of blocks of tile t for each of s parts of the depth. sum is
-// the time of adding one part.
+// the time of adding one part. The blocks of phases count as if they all had the mean depth.
 func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int, sum float64) float64 {
 	blocks *= s
-	steps := float64(ceilDiv(partDepth(p.k, s), t.depth))
+	k, mean := p.deepest()
+	most := float64(ceilDiv(partDepth(k, s), t.depth))
+	steps := most * mean
 	slots := multiprocessors * c.resident
 	block := c.block
 	if p.lasts(t, s, multiprocessors) {
@@ -270,6 +274,9 @@ func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int,
 			last += (full - last) / float64(rounds+1)
 		}
 		cost += last
+	}
+	if mean < 1 { // the deepest phase alone
+		cost = max(cost, launchCost+c.round(block, most, min(c.resident, ceilDiv(blocks, multiprocessors))))
 	}
 	if s > 1 {
 		cost += sumLaunchCost + float64(s)*sum
@@ -306,7 +313,7 @@ func (g *gemmTile) lasting(loads bool) float64 {
 // than there are multiprocessors, and a bias, if there is one, is the same for all rows.
 func (p *product) lasts(t *gemmTile, s, multiprocessors int) bool {
 	halves, flat := p.a.DType.Size() == 2 && p.out.DType.Size() == 2, p.opt.Bias.Ptr == 0 || p.s[3][0] == 0
-	return t.lasting(p.loads) > 0 && s == 1 && p.batch.numel() == 1 && halves && flat &&
+	return t.lasting(p.loads) > 0 && s == 1 && p.batch.numel() == 1 && p.phases() == nil && halves && flat &&
 		ceilDiv(p.m, t.rows)*ceilDiv(p.n, t.cols) > multiprocessors
 }
 

@@ -155,7 +155,7 @@ func (p *product) width(i int, o *Operand, count, other, size int) int {
 
 func (p *product) issue(is Issuer) error {
 	lim := is.Limits()
-	batch := p.batch.numel()
+	batch := p.matrices()
 	var v vecSpec
 	ok := false
 	if p.walk == nil {
@@ -209,7 +209,7 @@ func (p *product) issue(is Issuer) error {
 		a.maps[1].host = p.tensorMap(2, &p.b, p.n, t.cols, t.depth)
 	}
 	switch r.Mapped {
-	case mapLeft:
+	case mapLeft, mapPhases:
 		a.maps[0].host = p.walk.pixelMap(&p.a, t.rows, t.depth)
 		a.walk.set(p.walk)
 	case mapRight:
@@ -333,7 +333,7 @@ func (p *product) args(a *productArgs, partial uint64, depth int) {
 	a.om.host, a.on.host, a.am.host, a.ak.host = p.s[0][0], p.s[0][1], p.s[1][0], p.s[1][1]
 	a.bn.host, a.bk.host, a.cm.host, a.cn.host = p.s[2][0], p.s[2][1], p.s[3][0], p.s[3][1]
 	a.alpha.host, a.beta.host = p.opt.Alpha, p.opt.Beta
-	a.m.host, a.n.host, a.k.host, a.depth.host, a.batch.host = p.m, p.n, p.k, depth, p.batch.numel()
+	a.m.host, a.n.host, a.k.host, a.depth.host, a.batch.host = p.m, p.n, p.k, depth, p.matrices()
 }
 
 // partialWidth returns how many adjacent partial sums are stored and loaded together.
@@ -355,6 +355,10 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	p.after(&s.Product, s.Vec)
 	p.args(&a, partial, splits)
 	a.size.host, a.result.host = p.sizes[:], p.out.Ptr
+	if p.phases() != nil {
+		s.Product.Mapped = mapPhases
+		a.walk.set(p.walk)
+	}
 	for i := range a.stride {
 		a.stride[i].host = p.batch.stride[i][:p.batch.nd]
 	}
@@ -400,7 +404,7 @@ func (a *productArgs) layout(p params) {
 	lists(p, a.stride[:], "stride", maxBatchDims)
 	list(p, &a.size, "size", maxBatchDims)
 	p.i32s("m n k depth batch", &a.m, &a.n, &a.k, &a.depth, &a.batch)
-	if s.Product.Mapped != mapNone {
+	if s.Product.Mapped != mapNone && s.Family != FamilyMatmulFinish {
 		plain := mapPlain(s.Compute, s.Product.TF32)
 		p.tensorMap(&a.maps[0], "amap", plain)
 		p.tensorMap(&a.maps[1], "bmap", plain)
@@ -455,17 +459,27 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 		if !r.Lasting() {
 			g.blocks(k.BlockIdx(kernel.X), rowTiles, colTiles)
 		}
-		begin, end := k.I32(0), p.k.Value
+		begin, end, phase := k.I32(0), p.k.Value, r.Mapped == mapPhases
+		if phase {
+			p.walk.enter(k.BlockIdx(kernel.Y))
+			end = p.walk.phase.depth
+		}
 		if r.Split() {
 			begin = k.BlockIdx(kernel.Z).Mul(depth)
-			end = begin.Add(depth).Min(p.k.Value)
+			end = begin.Add(depth).Min(end)
 		}
 		one := func(b kernel.Value) {
-			off := p.at(k, b, int(r.Batch))
+			off, all := p.at(k, b, int(r.Batch)), end
+			if phase { // the weight has all taps
+				all = p.k.Value
+			}
 			a := g.strided(r.Left, true, p.a.Offset(off[1]), g.m0, p.am.Value, p.ak.Value, m, end)
-			bb := g.strided(r.Right, false, p.b.Offset(off[2]), g.n0, p.bn.Value, p.bk.Value, n, end)
+			bb := g.strided(r.Right, false, p.b.Offset(off[2]), g.n0, p.bn.Value, p.bk.Value, n, all)
 			if r.Mapped != mapNone {
 				am, bm, matrix := p.maps[0].TensorMap, p.maps[1].TensorMap, b
+				if phase {
+					matrix = k.I32(0)
+				}
 				if r.Batch == 2 {
 					group := b.Div(p.size.Get(0))
 					matrix = b.Sub(group.Mul(p.size.Get(0)))
@@ -475,6 +489,9 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				bb.mapped(r.Right.Layout, bm, g.n0, matrix)
 			}
 			switch r.Mapped {
+			case mapPhases:
+				bb = p.walk.ofPhase(bb, end)
+				fallthrough
 			case mapLeft:
 				a = p.walk.gathered(g, mapLeft, p.maps[0].TensorMap, p.a.Buffer, g.m0, m, end)
 			case mapRight:
@@ -504,6 +521,9 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				one(k.I32(0))
 			})
 			return
+		case phase:
+			one(k.BlockIdx(kernel.Y))
+			return
 		case r.Batch == 0:
 			one(k.I32(0))
 			return
@@ -519,6 +539,11 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 	if s.Product.Results > 0 {
 		p.epilogue.run(k, s, inside, row, col, p.n.Value, p.rounded(s, out, bias, row, col, vs, scaled))
 		return
+	}
+	if s.Product.Mapped == mapPhases {
+		var is kernel.Value
+		r, is = p.walk.pixel(r)
+		inside = inside.And(is)
 	}
 	k.If(inside, func() {
 		res := p.rounded(s, out, bias, r, c, vs, scaled)
@@ -622,6 +647,9 @@ func buildMatmulFinish(s *Spec) *kernel.Kernel {
 			in := i.Sub(b.Mul(size)).Convert(dtype.Int32)
 			r := in.Div(p.n.Value)
 			off := p.at(k, b.Convert(dtype.Int32), int(s.Product.Batch))
+			if s.Product.Mapped == mapPhases {
+				p.walk.enter(b.Convert(dtype.Int32))
+			}
 			var vs []kernel.Value
 			for _, v := range sums {
 				vs = append(vs, v.Get())

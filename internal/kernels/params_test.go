@@ -3,6 +3,7 @@ package kernels
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -199,6 +200,17 @@ func layGathered(t *testing.T, y *comparer, of func(dt dtype.DType, shape ...int
 	in, weight, out := of(h, 2, 32, 40, 40), of(h, 32, 32, 3, 3), of(h, 2, 32, 38, 38)
 	check(t, ConvForward(y, c, out, in, weight, Operand{}))
 	check(t, ConvWeight(y, c, weight, out, in))
+	// In phases, with one part of the depth and with several.
+	c = &Conv{Batch: 1, In: 64, H: 6, W: 6, Out: 512, KH: 3, KW: 3, OH: 3, OW: 3, StrideH: 2, StrideW: 2, PadH: 1, PadW: 1, DilationH: 1,
+		DilationW: 1, Groups: 1, LastX: true, LastW: true, LastY: true, Turn: TurnWherePossible}
+	check(t, ConvData(y, c, of(h, 1, 64, 6, 6), of(h, 512, 64, 3, 3), of(h, 1, 512, 3, 3)))
+	c.Out = 32
+	check(t, ConvData(y, c, of(h, 1, 64, 6, 6), of(h, 32, 64, 3, 3), of(h, 1, 32, 3, 3)))
+	for _, family := range []Family{FamilyMatmul, FamilyMatmulFinish} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(y.seen[family])), func(s Spec) bool { return s.Product.Mapped == mapPhases }) {
+			t.Errorf("no kernel of family %d computes phases", family)
+		}
+	}
 }
 
 // TestLayouts launches kernels of every family, each in variants with different parameters.

@@ -9,7 +9,7 @@ import (
 // Convolutions whose channels are last are products of matrices, one of which has a row for each position of the kernel's window and an
 // element for each channel of each pixel below it. The copy engine of sm_90 gathers the tiles of this matrix from the images: it walks over
 // the windows, and each tile has channels of one pixel of each. So these are products like others, of which only the place of one operand's
-// tiles differs (PTX ISA, "im2col mode").
+// tiles differs (PTX ISA, "im2col mode"). The gradient of an input with strides is several such products: see phases.
 
 // mapKind says whether tensor maps describe the operands of a product, and which operand is gathered from images, if one is.
 type mapKind uint8
@@ -21,21 +21,27 @@ const (
 	mapLeft
 	// mapRight: the depth is the windows, and columns are what the depth of mapLeft is.
 	mapRight
+	// mapPhases: as mapLeft, in each of several phases.
+	mapPhases
 )
 
 // walk describes the windows of a product's gathered operand, [images, height, width, channels]: down times across of them in each image.
 // The first one has its first pixel at first {column, row}, and the next ones are step apart. In a window, pixels have the distance apart.
-// turned says that places in a window are counted from its end.
+// turned says that places in a window are counted from its end. If there are phases, each has part of the places.
 type walk struct {
 	images, height, width, channels int
 	down, across                    int
 	first, step, apart, window      [2]int
 	turned                          bool
 	kind                            mapKind
+	phases                          *phases
 }
 
-// walk returns how a kind of product walks over its gathered operand.
+// walk returns how a kind of product walks over its gathered operand, or nil if one walk cannot do.
 func (c *Conv) walk(kind convKind) *walk {
+	if kind == convData && c.StrideH*c.StrideW > 1 {
+		return c.phased()
+	}
 	w := &walk{images: c.Batch, height: c.H, width: c.W, channels: c.In, down: c.OH, across: c.OW, first: [2]int{-c.PadW, -c.PadH},
 		step: [2]int{c.StrideW, c.StrideH}, apart: [2]int{c.DilationW, c.DilationH}, window: [2]int{c.KW, c.KH}, kind: mapLeft}
 	switch kind {
@@ -57,11 +63,12 @@ func (w *walk) last() [2]int {
 func (w *walk) fits() bool {
 	last := w.last()
 	for i := range 2 {
-		if min(w.first[i], last[i]) < -128 || max(w.first[i], last[i]) > 127 || w.step[i] > 8 || (w.window[i]-1)*w.apart[i] > 255 {
+		if min(w.first[i], last[i]) < -128 || max(w.first[i], last[i]) > 127 || w.step[i] > 8 ||
+			w.phases == nil && (w.window[i]-1)*w.apart[i] > kir.MapFarthest {
 			return false
 		}
 	}
-	return w.channels%walkGrain == 0
+	return w.channels%walkGrain == 0 && (w.phases == nil || w.phases.fits())
 }
 
 // walkGrain is the number of channels of which those of a gathered operand are a multiple: those of the least deep tiles.
@@ -76,18 +83,21 @@ func (w *walk) suits(t *gemmTile, dt dtype.DType) bool {
 	return w.channels%(line/kir.MapParts(dt, line)) == 0
 }
 
-// walks reports whether the copy engine gathers an operand of a product whose channels are last. Devices of few multiprocessors take longer
-// for that: they compare the tiles with those that a kernel's instructions gather.
-func (c *Conv) walks(lim *Limits, kind convKind, t dtype.DType) bool {
+// walks returns the walk by which the copy engine gathers an operand of a product whose channels are last, or nil if threads are to gather
+// it. Devices of few multiprocessors take longer for a walk: they compare the tiles with those that a kernel's instructions gather.
+func (c *Conv) walks(lim *Limits, kind convKind, t dtype.DType) *walk {
 	m, n, k := c.sizes(kind)
 	switch {
 	case lim.Major != 9 || lim.Minor != 0 || lim.SharedPerBlock < notionalShared || t.Size() != 2 || c.Groups > 1,
 		lim.Multiprocessors < fewMultiprocessors && c.Turn != TurnWherePossible,
-		min(m, n) < walkLeast || k%8 != 0 || m%8 != 0 && kind == convWeight,
-		kind == convData && c.StrideH*c.StrideW > 1:
-		return false
+		min(m, n) < walkLeast || k%8 != 0 || m%8 != 0 && kind == convWeight:
+		return nil
 	}
-	return c.walk(kind).fits()
+	w := c.walk(kind)
+	if w == nil || !w.fits() || w.phases != nil && c.Turn != TurnWherePossible && !c.phasesPay(w, t) {
+		return nil
+	}
+	return w
 }
 
 // walkLeast is the minimum number of channels of the result. Up to walkNarrow of them, gathering and then copying the result to another
@@ -95,11 +105,13 @@ func (c *Conv) walks(lim *Limits, kind convKind, t dtype.DType) bool {
 const walkLeast, walkNarrow = 16, 32
 
 // walkProduct computes a kind of product of a and b whose channels are last, as are the result's.
-func (c *Conv) walkProduct(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilogue) error {
-	w := c.walk(kind)
+func (c *Conv) walkProduct(is Issuer, w *walk, kind convKind, res, a, b, bias Operand, e *Epilogue) error {
 	m, n, k := c.sizes(kind)
 	if kind != convWeight {
 		a, b, m, n = b, a, n, m
+	}
+	if w.phases != nil {
+		m = w.images * w.down * w.across
 	}
 	matrix := func(o Operand, rows, cols int, turned bool) Operand {
 		o.Shape, o.Stride = []int{rows, cols}, []int{cols, 1}
@@ -146,6 +158,7 @@ type walkArgs struct {
 	images, height, width, channels, across, perImage, kw, count intArg
 	stepX, stepY, firstX, firstY, fromX, fromY, byX, byY         intArg
 	pixelsDiv, acrossDiv, channelsDiv, kwDiv                     dividerArg
+	phase                                                        phaseArgs
 }
 
 // set sets the arguments on the host.
@@ -160,6 +173,9 @@ func (a *walkArgs) set(w *walk) {
 		a.fromY.host, a.byY.host = (w.window[1]-1)*w.apart[1], -w.apart[1]
 	}
 	a.pixelsDiv.host, a.acrossDiv.host, a.channelsDiv.host, a.kwDiv.host = a.perImage.host, w.across, w.channels, w.window[0]
+	if w.phases != nil {
+		a.phase.set(w.phases, w.channels)
+	}
 }
 
 func (a *walkArgs) layout(p params) {
@@ -171,6 +187,9 @@ func (a *walkArgs) layout(p params) {
 	p.divider(&a.acrossDiv, "magic1", "shift1")
 	p.divider(&a.channelsDiv, "magic2", "shift2")
 	p.divider(&a.kwDiv, "magic3", "shift3")
+	if p.s.Product.Mapped == mapPhases {
+		a.phase.layout(p)
+	}
 }
 
 // pixels returns where a window begins, without patches.

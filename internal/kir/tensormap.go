@@ -42,6 +42,9 @@ type TensorMap struct {
 // much beyond the last column and row. Steps are at most 8.
 type MapPixels struct{ First, Last, Step [2]int }
 
+// MapFarthest is the largest distance of a load's elements from the pixels of the walk, in columns and in rows.
+const MapFarthest = 255
+
 // Fields of the third word of a tensor map.
 const (
 	mapImages    = 0  // 1: tiles are walks over pixels

@@ -94,6 +94,11 @@ func (l *tileLoad) comparePixels(w *worker, got unsafe.Pointer, m *kir.TensorMap
 		clear(want)
 		for i := 0; i*per*size < len(want); i++ {
 			part := place[kir.ImagePlaces+i*kir.PartPlaces:]
+			if far := max(part[1], part[2]); min(part[1], part[2]) < 0 || far > kir.MapFarthest {
+				w.fail(codeAssert, l.acc.loc, 0, "tensor map %s: distances of %d columns and %d rows; both must be from 0 to %d",
+					l.mapped.name, part[1], part[2], kir.MapFarthest)
+				return
+			}
 			c, h, channel := col+part[1], row+part[2], part[0]
 			count := min(per, m.Dims[0]-channel)
 			if count <= 0 || c < 0 || c >= m.Dims[1] || h < 0 || h >= m.Dims[2] || image >= m.Dims[3] {

@@ -125,13 +125,16 @@ func comparePixels(t *testing.T) {
 	walked := 4 * 5 // positions in an image: columns -1, 1, 3, 5 and rows 0 to 4
 	for name, c := range map[string]struct {
 		step, far, rows, second int
+		col                     int
 		want                    string
 	}{
-		"sound":            {2, 1, 5, 32, ""},
-		"another step":     {1, 1, 5, 32, "gives another element than tensor map m at line 1, place 0; both must mean the same"},
-		"another distance": {2, 0, 5, 32, "gives another element than tensor map m at line 0, place 0"},
-		"fewer rows":       {2, 1, 4, 32, "gives another element than tensor map m at line 0"},
-		"another channel":  {2, 1, 5, 16, "gives another element than tensor map m at line 1, place 32"},
+		"sound":            {2, 1, 5, 32, 1, ""},
+		"another step":     {1, 1, 5, 32, 1, "gives another element than tensor map m at line 1, place 0; both must mean the same"},
+		"another distance": {2, 0, 5, 32, 1, "gives another element than tensor map m at line 0, place 0"},
+		"fewer rows":       {2, 1, 4, 32, 1, "gives another element than tensor map m at line 0"},
+		"another channel":  {2, 1, 5, 16, 1, "gives another element than tensor map m at line 1, place 32"},
+		"going back":       {2, -1, 5, 32, -1, "tensor map m: distances of -1 columns and 0 rows; both must be from 0 to 255"},
+		"too far":          {2, 256, 5, 32, 256, "tensor map m: distances of 256 columns and 0 rows; both must be from 0 to 255"},
 	} {
 		k := build(t, "pixels", func(k *kernel.Builder) {
 			k.FixedThreads(32)
@@ -146,7 +149,7 @@ func comparePixels(t *testing.T) {
 					return in.Sub(row.Mul(n(4))).Mul(n(step)).Add(n(-1)), row, image
 				}
 				col, row, image := place(first, 5, 2)
-				patches := []kernel.Patch{{Channel: n(0), Col: n(1), Row: n(0)}, {Channel: n(32), Col: n(0), Row: n(1)}}
+				patches := []kernel.Patch{{Channel: n(0), Col: n(c.col), Row: n(0)}, {Channel: n(32), Col: n(0), Row: n(1)}}
 				tile.LoadPixels(tm, kernel.Pixels{Col: col, Row: row, Image: image, Patches: patches}, kernel.AlongCols, 1,
 					func(r, c2 kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 						x, y, z := place(first.Add(r), c.rows, c.step)
