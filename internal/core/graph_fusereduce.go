@@ -22,7 +22,11 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 		at := maxIn + k
 		if k >= outs {
 			at = k - outs
-			if c.in[at].st == nil || !infer.Same(c.in[at].form.shape, r.Operands[k].Shape) {
+			seen := c.in[at].form
+			if p.seen[at] != nil {
+				seen = p.seen[at]
+			}
+			if c.in[at].st == nil || !infer.Same(seen.shape, r.Operands[k].Shape) {
 				return nil
 			}
 		}

@@ -72,10 +72,7 @@ func TestBatchNorm(t *testing.T) {
 					x = permuted(h.normal(rng, dt, shape[0], shape[2], shape[3], shape[1]), 0, 3, 1, 2)
 				}
 				w, b, ws, bs := affineOf(h, rng, dt, c, affine)
-				var dw, db Operand
-				if affine {
-					dw, db = h.empty(dt, c), h.empty(dt, c)
-				}
+				dw, db := h.empty(st, c), h.empty(st, c)
 				mean, rstd, variance := h.empty(st, c), h.empty(st, c), h.empty(st, c)
 				places := 1
 				for _, s := range shape[2:] {
@@ -85,7 +82,8 @@ func TestBatchNorm(t *testing.T) {
 				ref, unbiased := normGroups(h.read(x), h.read(dy), ws, bs, eps, c, channel, channel)
 				check(t, BatchNormStats(h, dt, mean, rstd, variance, x, eps))
 				check(t, BatchNorm(h, dt, y, x, mean, rstd, w, b))
-				check(t, BatchNormBackward(h, dt, dx, dw, db, dy, x, mean, rstd, w))
+				check(t, BatchNormSums(h, dt, dw, db, dy, x, mean, rstd))
+				check(t, BatchNormGrad(h, dt, dx, dy, x, mean, rstd, w, dw, db, 1/float64(x.Numel()/c)))
 				one := func(what string, got Operand, want []float64, tol float64) {
 					t.Helper()
 					compareRows(t, "batch norm "+what, [][]float64{h.read(got)}, [][]float64{want}, dt, tol)
@@ -95,10 +93,8 @@ func TestBatchNorm(t *testing.T) {
 				one("variance", variance, unbiased, 1e-5)
 				one("y", y, ref.y[0], 1e-4)
 				one("dx", dx, ref.dx[0], 1e-4)
-				if affine {
-					one("dweight", dw, ref.dw, 2e-3)
-					one("dbias", db, ref.db, 2e-3)
-				}
+				one("dweight", dw, ref.dw, 2e-3)
+				one("dbias", db, ref.db, 2e-3)
 				rm, rv := h.of(st, make([]float64, c), c), h.of(st, ref.mean, c)
 				check(t, BatchNormUpdate(h, rm, rv, mean, variance, 0.25))
 				want := make([]float64, c)
@@ -187,8 +183,8 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 	h := newHost(t)
 	x := h.empty(dtype.Float32, 4)
 	if BatchNormStats(h, dtype.Float32, x, x, x, x, 1) == nil || BatchNorm(h, dtype.Float32, x, x, x, x, x, x) == nil ||
-		BatchNormInference(h, dtype.Float32, x, x, x, x, x, x, 1) == nil || BatchNormBackward(h, dtype.Float32, x, x, x, x,
-		x, x, x, x) == nil {
+		BatchNormInference(h, dtype.Float32, x, x, x, x, x, x, 1) == nil || BatchNormSums(h, dtype.Float32, x, x, x, x,
+		x, x) == nil || BatchNormGrad(h, dtype.Float32, x, x, x, x, x, x, x, x, 1) == nil {
 		t.Error("batch norm takes a vector")
 	}
 	if GroupNormBackward(h, dtype.Float32, 1, 4, 1, 0, x, x, x, x, x, x, x, x) == nil {
@@ -199,7 +195,8 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 	run := func() {
 		check(t, BatchNormStats(p, dtype.Float32, c, c, c, a, 1e-5))
 		check(t, BatchNorm(p, dtype.Float32, a, a, c, c, c, Operand{}))
-		check(t, BatchNormBackward(p, dtype.Float32, a, c, Operand{}, a, a, c, c, Operand{}))
+		check(t, BatchNormSums(p, dtype.Float32, c, c, a, a, c, c))
+		check(t, BatchNormGrad(p, dtype.Float32, a, a, a, c, c, Operand{}, c, c, 1.0/800))
 		check(t, groupNorm(p, dtype.Float32, 8, 16, 100, 4, a, c, c, a, c, c, 1e-5))
 		check(t, GroupNormBackward(p, dtype.Float32, 8, 16, 100, 4, a, c, c, a, a, c, c, c))
 	}
