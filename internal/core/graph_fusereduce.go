@@ -216,7 +216,7 @@ func (p *reducePlanning) given(round int) (all []int) {
 
 // work returns w, whose results are outs and then others that are stored, as part of the kernel. Its Op is nil if that is too much.
 func (p *reducePlanning) work(w *rowSide, outs []int) kernels.PointWork {
-	work := kernels.PointWork{Op: kernels.Fuse(w.types, w.steps, append(outs, w.outs...))}
+	work := kernels.PointWork{Op: kernels.FuseWork(w.types, w.steps, append(outs, w.outs...))}
 	for _, slot := range w.read {
 		i := slices.Index(p.read, slot)
 		if i < 0 {
