@@ -255,12 +255,8 @@ func (f *frame) seeChannels(first, n int) (ins []kernels.Operand) {
 
 func runBatchNormSums(f *frame) error {
 	t := f.in[1]
-	if d := f.described; d != nil { // the vectors appear in the shape of what is reduced
-		for i := 2; i < 4; i++ {
-			stride := make([]int, len(t.shape))
-			stride[1] = f.in[i].stride[0]
-			d.seen[i] = f.x.s.made.form(t.shape, stride)
-		}
+	if f.described != nil {
+		f.seeChannels(2, 4)
 	}
 	return kernels.BatchNormSums(f, t.dt, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]), operand(t), operand(f.in[2]),
 		operand(f.in[3]))

@@ -153,6 +153,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Heavy {
 		b.WriteString(" heavy")
 	}
+	if c.Again {
+		b.WriteString(" again")
+	}
 	if c.Checks {
 		b.WriteString(" checks")
 	}
