@@ -200,9 +200,9 @@ func sameGradients(t *testing.T, c *gradCase, run func(c *gradCase, x *tenon.Exe
 	}
 }
 
-// TestBatchNormGradientsMove counts what the kernels of the gradient read and write, in arrays of the norm's size. An incoming gradient that
-// an activation masks is made in both kernels, of what the activation's gradient and the norm read; one that others need is written by the
-// first kernel.
+// TestBatchNormGradientsMove counts what the kernels of the gradient read and write, in arrays of the norm's size. An incoming gradient
+// that an activation masks is made in both kernels, of what the activation's gradient and the norm read; one that others need is written
+// by the first kernel.
 func TestBatchNormGradientsMove(t *testing.T) {
 	x := open(t)
 	for name, want := range map[string][]int{ // sums, gradient, sums, …

@@ -179,8 +179,8 @@ func channelNorms(p *pair) {
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.BatchNormInference(is, t, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
 					}})
-				p.try(trial{name: "norm batch_backward " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), out(w, dense, c),
-					out(w, dense, c), dy, x, mean, rstd, weight},
+				p.try(trial{name: "norm batch_backward " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...),
+					out(w, dense, c), out(w, dense, c), dy, x, mean, rstd, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						if err := kernels.BatchNormSums(is, t, o[1], o[2], o[3], o[4], o[5], o[6]); err != nil {
 							return err

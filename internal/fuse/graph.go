@@ -50,9 +50,9 @@ type Call struct {
 	// them can write them there, and work that reads the output can be done for each of them.
 	Cat bool
 	Dim int
-	// Reduce, if not 0, says that the outputs are sums or the like of elements of the inputs, which are broadcast to the shape of the first.
-	// The kernel of such a call can include element-wise work that makes the inputs, and other calls with the same number whose first input
-	// has the same shape.
+	// Reduce, if not 0, says that the outputs are sums or the like of elements of the inputs, which are broadcast to the shape of the
+	// first. The kernel of such a call can include element-wise work that makes the inputs, and other calls with the same number whose
+	// first input has the same shape.
 	Reduce int
 	// States is how much of Limits.States a reduction takes. Stores says that its kernel can also write what makes its input.
 	States int

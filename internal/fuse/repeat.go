@@ -14,10 +14,10 @@ const (
 	unreadable = math.MaxInt / 4
 )
 
-// repeat lets groups do light element-wise calls again, in place of reading their results, where that saves bytes: the group reads what they
-// read anyway, or nobody else needs a result, which is then never in memory. The calls that a group does again are inserted before its
-// first one, with new storages for their results. A product, a call by rows or one that puts its inputs side by side does none again, and
-// neither does a kernel that goes through its elements again.
+// repeat lets groups do light element-wise calls again, in place of reading their results, where that saves bytes: the group reads what
+// they read anyway, or nobody else needs a result, which is then never in memory. The calls that a group does again are inserted before
+// its first one, with new storages for their results. A group with a product, a call by rows or one that puts its inputs side by side does
+// none again, and neither does one that goes through its elements again.
 func (a *grouping) repeat() {
 	for i := 0; i < len(a.g.Calls); i++ {
 		if s := a.of[i]; s == nil || i != s.Calls[len(s.Calls)-1] || !a.mayRepeat(s) {
@@ -243,7 +243,8 @@ func (a *grouping) insert(s *Set, v *Value, calls []int) bool {
 		c.Outs, c.Again = []Value{out}, true
 		again = append(again, c)
 	}
-	maps.DeleteFunc(become, func(k [2]int, _ int) bool { return k != [2]int{v.Storage, v.Version} })
+	made := [2]int{v.Storage, v.Version}
+	become = map[[2]int]int{made: become[made]} // the group's own calls read nothing else of them
 	a.shift(before, len(calls))
 	a.g.Calls = slices.Insert(a.g.Calls, before, again...)
 	members := upTo(before, before+len(calls))

@@ -210,8 +210,8 @@ func BatchNormSums(is Issuer, compute dtype.DType, weighted, plain, dy, x, mean,
 	return Reduce(is, normAffineGrad, compute, nil, outs[:], ins[:], dims[:len(x.Shape)])
 }
 
-// BatchNormGrad stores the gradient of BatchNorm's x, which includes the paths through mean and rstd. weight may be absent (Ptr 0); weighted
-// and plain are what BatchNormSums stores, and share is 1 divided by the number of elements of a channel.
+// BatchNormGrad stores the gradient of BatchNorm's x, which includes the paths through mean and rstd. weight may be absent (Ptr 0);
+// weighted and plain are what BatchNormSums stores, and share is 1 divided by the number of elements of a channel.
 func BatchNormGrad(is Issuer, compute dtype.DType, dx, dy, x, mean, rstd, weight, weighted, plain Operand, share float64) error {
 	if err := checkChannels("batch_norm", x); err != nil {
 		return err
