@@ -1,8 +1,10 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -293,6 +295,76 @@ func TestBatchNormStatsAreExact(t *testing.T) {
 	for c, v := range h.read(variance) {
 		if math.IsNaN(v) != (c == 2) {
 			t.Errorf("the variance of channel %d is %v with a NaN in channel 2", c, v)
+		}
+	}
+}
+
+// TestBatchNormSumsMakeTheirInput: the kernel of the sums of a batch norm's gradient can make the incoming gradient, with the norm's result
+// for the mask of the activation, and store it; the bits are those of separate kernels.
+func TestBatchNormSumsMakeTheirInput(t *testing.T) {
+	for _, shape := range [][]int{{4, 24, 9, 8}, {3, 5, 7, 3}, {70, 33}, {64, 40, 12, 12}} {
+		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float32, dtype.Float64} {
+			for bits := range 8 {
+				last, stored, many := bits&1 != 0, bits&2 != 0, bits&4 != 0
+				t.Run(fmt.Sprint(shape, dt, last, stored, many), func(t *testing.T) {
+					h, rng := newHost(t), rand.New(rand.NewPCG(7, 8))
+					if many {
+						h.limits.Multiprocessors = 132
+					}
+					full := func(made func(shape ...int) Operand) Operand {
+						if s := shape; last && len(s) == 4 {
+							return permuted(made(s[0], s[2], s[3], s[1]), 0, 3, 1, 2)
+						}
+						return made(shape...)
+					}
+					normal := func(shape ...int) Operand { return h.normal(rng, dt, shape...) }
+					empty := func(shape ...int) Operand { return h.empty(dt, shape...) }
+					t32, c := opmath(dt), shape[1]
+					dy, x, y, g, again := full(normal), full(normal), full(empty), full(empty), full(empty)
+					mean, rstd, weight, bias := h.normal(rng, t32, c), h.normal(rng, t32, c), h.normal(rng, t32, c), h.normal(rng, t32, c)
+					sums, got := [2]Operand{h.empty(t32, c), h.empty(t32, c)}, [2]Operand{h.empty(t32, c), h.empty(t32, c)}
+					zero := []Scalar{FloatScalar(0)}
+					check(t, BatchNorm(h, dt, y, x, mean, rstd, weight, bias))
+					check(t, Pointwise(h, ReLU, dt, nil, []Operand{y}, []Operand{y}))
+					check(t, Pointwise(h, ThresholdBackward, dt, zero, []Operand{g}, []Operand{dy, y}))
+					check(t, BatchNormSums(h, dt, sums[0], sums[1], g, x, mean, rstd))
+
+					step := func(op *PointOp, ins ...int) FusedStep {
+						s := FusedStep{Op: op, Compute: dt, Outs: []FusedOut{{DType: dt}}}
+						for _, v := range ins {
+							s.Ins = append(s.Ins, FusedIn{Value: v})
+						}
+						return s
+					}
+					outs, from := []int{8, 1, 2, 3}, []int{0, 1, 2, 3, 4, 5}
+					if stored {
+						outs = append(outs, 8)
+					}
+					before := FuseWork([]dtype.DType{dt, dt, t32, t32, t32, t32},
+						[]FusedStep{step(Normalize, 1, 2, 3, 4, 5), step(ReLU, 6), step(ThresholdBackward, 0, 7)}, outs)
+					var p [4]perChannel
+					ins := []Operand{dy, x, p[0].see(mean, x), p[1].see(rstd, x), p[2].see(weight, x), p[3].see(bias, x)}
+					dims := allButChannels(len(shape))
+					call := newReduceCall(normAffineGrad, dt, nil, got[:], []Operand{g, x, ins[2], ins[3]}, dims[:len(shape)])
+					if stored {
+						ins = append(ins, again)
+					}
+					r := FuseReduce([]ReduceRound{{Before: PointWork{Op: before, From: from}, Calls: []*ReduceCall{call},
+						Results: []uint{3}}}, PointWork{}, ins, &h.limits)
+					if r == nil {
+						t.Fatal("it cannot be one kernel")
+					}
+					check(t, r.Run(h, zero, got[:], ins))
+					for i := range sums {
+						if a, b := h.read(sums[i]), h.read(got[i]); !slices.Equal(a, b) {
+							t.Errorf("sum %d is %v, want %v", i, b, a)
+						}
+					}
+					if stored && !slices.Equal(h.read(again), h.read(g)) {
+						t.Error("another gradient is stored")
+					}
+				})
+			}
 		}
 	}
 }
