@@ -417,7 +417,7 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 	p.fused = len(p.folds) + len(scaled)
 	p.dropped = p.n - len(b.g.Calls) - len(scaled)
 	for i := range b.g.Calls {
-		if b.g.Calls[i].Again {
+		if c := &b.g.Calls[i]; c.Again || c.Left {
 			p.dropped++
 		}
 	}
@@ -426,6 +426,7 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 		n := b.g.Calls[i].At
 		part := b.d.calls[n].part
 		switch {
+		case b.g.Calls[i].Left:
 		case s == nil && part != 0 && n > 0 && b.d.calls[n-1].part == part: // all or nothing
 			last := &p.steps[len(p.steps)-1]
 			last.calls = append(last.calls, n)

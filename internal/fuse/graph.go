@@ -80,8 +80,8 @@ type Call struct {
 	// Heavy says that the call takes many instructions.
 	Heavy bool
 	// Again says that Group has put the call in for a group, which does the call with the same At again instead of reading its result.
-	// NoAgain says that no calls are put in for the call's group.
-	Again, NoAgain bool
+	// NoAgain says that no calls are put in for the call's group, and Left that the call does not run, since others do it again.
+	Again, NoAgain, Left bool
 	// Values is the number of scalars of the call that may differ from run to run.
 	Values int
 	// Ins are the operands; absent ones have storage 0. Outs are new storages or, where Into has their bit, modified ones. Outputs beyond

@@ -20,6 +20,9 @@ const (
 // none again, and neither does one that goes through its elements again.
 func (a *grouping) repeat() {
 	for i := 0; i < len(a.g.Calls); i++ {
+		i += a.repeatForAll(i)
+	}
+	for i := 0; i < len(a.g.Calls); i++ {
 		if s := a.of[i]; s == nil || i != s.Calls[len(s.Calls)-1] || !a.mayRepeat(s) {
 			continue
 		}
@@ -43,6 +46,9 @@ func (g *Graph) forget() {
 		}
 	}
 	g.Calls = slices.DeleteFunc(g.Calls, func(c Call) bool { return c.Again })
+	for i := range g.Calls {
+		g.Calls[i].Left = false
+	}
 	g.repeats = nil
 }
 
@@ -64,12 +70,7 @@ func (a *grouping) mayRepeat(s *Set) bool {
 // calls it has inserted.
 func (a *grouping) repeatFor(i int) int {
 	s := a.of[i]
-	ins := s.Ins
-	if len(s.From) == 0 {
-		for j := range a.g.Calls[i].Ins {
-			ins = append(ins, Ref{i, j})
-		}
-	}
+	ins := a.inputs(s)
 	type choice struct {
 		v     Value
 		calls []int
@@ -86,33 +87,123 @@ func (a *grouping) repeatFor(i int) int {
 		v := a.g.Calls[r.Call].Ins[r.Index]
 		cost, calls := m.again(r, deepRepeat)
 		c := choice{v, calls, v.Bytes() - cost}
-		if a.onlyFor(&v, s) {
-			c.saves += v.Bytes()
-		}
 		if len(calls) > 0 && c.saves >= max(a.l.Saves, 1) && a.readsWhole(s, &v) {
 			all = append(all, c)
 		}
 	}
 	slices.SortStableFunc(all, func(x, y choice) int { return cmp.Compare(y.saves, x.saves) })
 	for _, c := range all {
-		if a.insert(s, &c.v, c.calls) {
+		peak, undo := a.usage().peak, a.keep()
+		if a.insert(s, &c.v, c.calls) && a.usage().peak <= peak {
 			return len(c.calls)
 		}
+		undo()
 	}
 	return 0
 }
 
-// onlyFor reports whether v need not be in memory if s makes it again: another group made it, which writes more than that, and nobody else
-// reads it.
-func (a *grouping) onlyFor(v *Value, s *Set) bool {
-	r, ok := a.made[[2]int{v.Storage, v.Version}]
-	if !ok || v.Storage == 0 || a.live[v.Storage] {
-		return false
+// repeatForAll lets all groups that read the result of call i, which nobody else needs, do the call again, if that saves bytes in all. The
+// call's own group then does not write it, or is left out if it writes nothing else. repeatForAll returns how many calls it has inserted
+// before this one.
+func (a *grouping) repeatForAll(i int) (moved int) {
+	c := &a.g.Calls[i]
+	if !c.light() || c.Again || a.live[c.Outs[0].Storage] || a.of[i] == nil {
+		return 0
 	}
-	t := a.of[r.Call]
-	return t != nil && len(t.Outs) > 1 && !slices.ContainsFunc(a.users[v.Storage], func(q int) bool {
-		return a.of[q] == nil || a.of[q] != t && a.of[q] != s
-	})
+	v, by := c.Outs[0], a.of[i]
+	alone := len(by.From) == 0 || len(by.Outs) == 1
+	if alone && slices.ContainsFunc(by.Calls, func(k int) bool { return !a.g.Calls[k].light() }) {
+		return 0
+	}
+	readers, saves := a.readers(&v, by), v.Bytes()
+	for _, s := range readers {
+		cost, calls := a.makes(s, &v)
+		if saves += v.Bytes() - cost; len(calls) == 0 {
+			return 0
+		}
+	}
+	if alone {
+		saves += a.reads(by)
+	}
+	if len(readers) == 0 || saves < max(a.l.Saves, 1) {
+		return 0
+	}
+	peak, undo := a.usage().peak, a.keep()
+	first := by.Calls[0]
+	for _, s := range readers {
+		if _, calls := a.makes(s, &v); len(calls) == 0 || !a.insert(s, &v, calls) {
+			undo()
+			return 0
+		}
+	}
+	if alone {
+		for _, k := range by.Calls {
+			a.g.Calls[k].Left, a.of[k] = true, nil
+		}
+	}
+	if a.usage().peak > peak {
+		undo()
+		return 0
+	}
+	return by.Calls[0] - first
+}
+
+// readers returns the groups but by that read v, or nil if not all of them can do calls again.
+func (a *grouping) readers(v *Value, by *Set) (all []*Set) {
+	for _, q := range a.users[v.Storage] {
+		s := a.of[q]
+		switch {
+		case a.g.Calls[q].Left || s == by || s != nil && slices.Contains(all, s):
+		case s == nil || !a.mayRepeat(s):
+			return nil
+		default:
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// makes returns how many more bytes s reads if it makes v again, and which calls it does for that; none if it cannot.
+func (a *grouping) makes(s *Set, v *Value) (cost int, calls []int) {
+	m, r := &making{a: a, s: s}, Ref{-1, 0}
+	for _, q := range a.inputs(s) {
+		if w := &a.g.Calls[q.Call].Ins[q.Index]; w.Storage != v.Storage {
+			m.read = append(m.read, w)
+		} else if w.Version == v.Version {
+			r = q
+		}
+	}
+	if r.Call < 0 || !a.readsWhole(s, v) {
+		return unreadable, nil
+	}
+	return m.again(r, deepRepeat)
+}
+
+// inputs returns what s, which may be one call, reads.
+func (a *grouping) inputs(s *Set) []Ref {
+	if len(s.From) > 0 {
+		return s.Ins
+	}
+	var all []Ref
+	for j := range a.g.Calls[s.At].Ins {
+		all = append(all, Ref{s.At, j})
+	}
+	return all
+}
+
+// reads is the number of bytes that s reads.
+func (a *grouping) reads(s *Set) (n int) {
+	for _, r := range a.inputs(s) {
+		if v := &a.g.Calls[r.Call].Ins[r.Index]; v.Storage != 0 {
+			n += v.Bytes()
+		}
+	}
+	return n
+}
+
+// light reports whether groups may do the call again.
+func (c *Call) light() bool {
+	return c.Point && !c.Heavy && !c.Effect && !c.Checks && !c.Narrowed && c.Into == 0 && len(c.Outs) == 1
 }
 
 // making is how a group can make values again. read are those that it reads in any case.
@@ -161,7 +252,7 @@ func (m *making) again(r Ref, deep int) (bytes int, calls []int) {
 		return unreadable, nil
 	}
 	c := &g.Calls[by.Call]
-	if !c.Point || c.Heavy || c.Effect || c.Checks || c.Narrowed || c.Into != 0 || len(c.Outs) != 1 {
+	if !c.light() {
 		return unreadable, nil
 	}
 	for j := range c.Ins {
@@ -195,7 +286,7 @@ func (m *making) inMemory(v *Value) bool {
 	}
 	t := a.of[r.Call]
 	switch {
-	case r.Call >= first:
+	case r.Call >= first || a.g.Calls[r.Call].Left:
 		return false
 	case t == nil || len(t.From) == 0:
 		return true
@@ -203,11 +294,9 @@ func (m *making) inMemory(v *Value) bool {
 	return t.At < m.s.At && slices.Contains(t.Outs, r)
 }
 
-// insert makes a group of s and repeats of calls, which make v for it. It reports whether there can be one that does not raise the peak of
-// memory.
+// insert makes a group of s and repeats of calls, which make v for it. If it reports that there is none, what it has done must be undone.
 func (a *grouping) insert(s *Set, v *Value, calls []int) bool {
-	before, peak, undo := s.Calls[0], a.usage().peak, a.keep()
-	top := 0
+	before, top := s.Calls[0], 0
 	for i := range a.g.Calls {
 		for j := range a.g.Calls[i].Outs {
 			top = max(top, a.g.Calls[i].Outs[j].Storage)
@@ -254,11 +343,8 @@ func (a *grouping) insert(s *Set, v *Value, calls []int) bool {
 	}
 	a.index()
 	a.late = true // the peak decides
-	ok := a.regroup(members) && a.shrink(calls) && a.usage().peak <= peak
-	if a.late = false; !ok {
-		undo()
-	}
-	return ok
+	defer func() { a.late = false }()
+	return a.regroup(members) && a.shrink(calls)
 }
 
 // upTo returns the numbers from first up to, but not including, end.

@@ -354,6 +354,7 @@ func (m memory) runAll(g *Graph, rng *rand.Rand) {
 	of := g.groupOf()
 	for i := range g.Calls {
 		switch s := of[i]; {
+		case g.Calls[i].Left:
 		case s == nil:
 			m.run(&g.Calls[i])
 		case i == s.At && s.Join:
@@ -374,6 +375,9 @@ func held(g *Graph) (peak int) {
 	size, inside := map[int]int{}, map[int]bool{}
 	for i := range g.Calls {
 		calls := []int{i}
+		if g.Calls[i].Left {
+			continue
+		}
 		if s := of[i]; s != nil {
 			if i != s.At {
 				continue

@@ -32,6 +32,7 @@ func (g *Graph) Print() string {
 	for i := range g.Calls {
 		s := of[i]
 		switch {
+		case g.Calls[i].Left:
 		case s == nil:
 			g.Calls[i].print(&b, "")
 		case i == s.At:
