@@ -19,8 +19,9 @@ const (
 // its first one, with new storages for their results. A group with a product, a call by rows or one that puts its inputs side by side does
 // none again, and neither does one that goes through its elements again.
 func (a *grouping) repeat() {
+	a.peak = a.usage().peak
 	for i := 0; i < len(a.g.Calls); i++ {
-		i += a.repeatForAll(i)
+		a.repeatForAll(i)
 	}
 	for i := 0; i < len(a.g.Calls); i++ {
 		if s := a.of[i]; s == nil || i != s.Calls[len(s.Calls)-1] || !a.mayRepeat(s) {
@@ -85,7 +86,7 @@ func (a *grouping) repeatFor(i int) int {
 			}
 		}
 		v := a.g.Calls[r.Call].Ins[r.Index]
-		cost, calls := m.again(r, deepRepeat)
+		cost, calls := m.again(r, deepRepeat, unreadable)
 		c := choice{v, calls, v.Bytes() - cost}
 		if len(calls) > 0 && c.saves >= max(a.l.Saves, 1) && a.readsWhole(s, &v) {
 			all = append(all, c)
@@ -93,8 +94,8 @@ func (a *grouping) repeatFor(i int) int {
 	}
 	slices.SortStableFunc(all, func(x, y choice) int { return cmp.Compare(y.saves, x.saves) })
 	for _, c := range all {
-		peak, undo := a.usage().peak, a.keep()
-		if a.insert(s, &c.v, c.calls) && a.usage().peak <= peak {
+		undo := a.keep()
+		if a.insert(s, &c.v, c.calls) && a.asLow() {
 			return len(c.calls)
 		}
 		undo()
@@ -103,37 +104,34 @@ func (a *grouping) repeatFor(i int) int {
 }
 
 // repeatForAll lets all groups that read the result of call i, which nobody else needs, do the call again, if that saves bytes in all. The
-// call's own group then does not write it, or is left out if it writes nothing else. repeatForAll returns how many calls it has inserted
-// before this one.
-func (a *grouping) repeatForAll(i int) (moved int) {
-	c := &a.g.Calls[i]
-	if !c.light() || c.Again || a.live[c.Outs[0].Storage] || a.of[i] == nil {
-		return 0
+// call's own group then does not write it, or is left out if it writes nothing else.
+func (a *grouping) repeatForAll(i int) {
+	c, by := &a.g.Calls[i], a.of[i]
+	if !c.light() || c.Again || a.live[c.Outs[0].Storage] || by == nil {
+		return
 	}
-	v, by := c.Outs[0], a.of[i]
-	alone := len(by.From) == 0 || len(by.Outs) == 1
+	v, alone := c.Outs[0], len(by.From) == 0 || len(by.Outs) == 1
 	if alone && slices.ContainsFunc(by.Calls, func(k int) bool { return !a.g.Calls[k].light() }) {
-		return 0
+		return
 	}
 	readers, saves := a.readers(&v, by), v.Bytes()
-	for _, s := range readers {
-		cost, calls := a.makes(s, &v)
-		if saves += v.Bytes() - cost; len(calls) == 0 {
-			return 0
-		}
-	}
 	if alone {
 		saves += a.reads(by)
 	}
-	if len(readers) == 0 || saves < max(a.l.Saves, 1) {
-		return 0
-	}
-	peak, undo := a.usage().peak, a.keep()
-	first := by.Calls[0]
 	for _, s := range readers {
+		cost, calls := a.makes(s, &v)
+		if saves += v.Bytes() - cost; len(calls) == 0 {
+			return
+		}
+	}
+	if len(readers) == 0 || saves < max(a.l.Saves, 1) {
+		return
+	}
+	undo := a.keep()
+	for _, s := range readers { // all calls that they do again come before them, and are inserted after this one
 		if _, calls := a.makes(s, &v); len(calls) == 0 || !a.insert(s, &v, calls) {
 			undo()
-			return 0
+			return
 		}
 	}
 	if alone {
@@ -141,11 +139,19 @@ func (a *grouping) repeatForAll(i int) (moved int) {
 			a.g.Calls[k].Left, a.of[k] = true, nil
 		}
 	}
-	if a.usage().peak > peak {
+	if !a.asLow() {
 		undo()
-		return 0
 	}
-	return by.Calls[0] - first
+}
+
+// asLow reports whether the peak of memory is no higher than before, and notes it.
+func (a *grouping) asLow() bool {
+	peak := a.usage().peak
+	if peak > a.peak {
+		return false
+	}
+	a.peak = peak
+	return true
 }
 
 // readers returns the groups but by that read v, or nil if not all of them can do calls again.
@@ -176,7 +182,7 @@ func (a *grouping) makes(s *Set, v *Value) (cost int, calls []int) {
 	if r.Call < 0 || !a.readsWhole(s, v) {
 		return unreadable, nil
 	}
-	return m.again(r, deepRepeat)
+	return m.again(r, deepRepeat, unreadable)
 }
 
 // inputs returns what s, which may be one call, reads.
@@ -238,14 +244,14 @@ func (m *making) cost(r Ref, deep int) (bytes int, calls []int) {
 	if m.inMemory(v) {
 		bytes = v.Bytes()
 	}
-	if again, does := m.again(r, deep); again < bytes {
+	if again, does := m.again(r, deep, bytes); again < bytes {
 		return again, does
 	}
 	return bytes, nil
 }
 
-// again is cost without reading r.
-func (m *making) again(r Ref, deep int) (bytes int, calls []int) {
+// again is cost without reading r, if that takes fewer than most bytes.
+func (m *making) again(r Ref, deep, most int) (bytes int, calls []int) {
 	g := m.a.g
 	by, ok := m.a.maker(r.Call, r.Index)
 	if !ok || deep == 0 || by.Call >= m.s.Calls[0] {
@@ -260,7 +266,7 @@ func (m *making) again(r Ref, deep int) (bytes int, calls []int) {
 			continue
 		}
 		b, does := m.cost(Ref{by.Call, j}, deep-1)
-		if bytes += b; bytes >= unreadable {
+		if bytes += b; bytes >= most {
 			return unreadable, nil
 		}
 		calls = append(calls, does...)
