@@ -185,7 +185,8 @@ func channelNorms(p *pair) {
 						if err := kernels.BatchNormSums(is, t, o[1], o[2], o[3], o[4], o[5], o[6]); err != nil {
 							return err
 						}
-						return kernels.BatchNormGrad(is, t, o[0], o[3], o[4], o[5], o[6], o[7], o[1], o[2], float64(c)/float64(o[4].Numel()))
+						share := float64(c) / float64(o[4].Numel())
+						return kernels.BatchNormGrad(is, t, o[0], o[3], o[4], o[5], o[6], o[7], o[1], o[2], share)
 					}})
 				if s.v != dense {
 					continue
