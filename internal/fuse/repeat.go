@@ -114,7 +114,11 @@ func (a *grouping) repeatForAll(i int) {
 	if alone && slices.ContainsFunc(by.Calls, func(k int) bool { return !a.g.Calls[k].light() }) {
 		return
 	}
-	readers, saves := a.readers(&v, by), v.Bytes()
+	readers, ok := a.readers(&v, i)
+	if !ok || len(readers) == 0 {
+		return
+	}
+	saves := v.Bytes()
 	if alone {
 		saves += a.reads(by)
 	}
@@ -124,18 +128,23 @@ func (a *grouping) repeatForAll(i int) {
 			return
 		}
 	}
-	if len(readers) == 0 || saves < max(a.l.Saves, 1) {
+	if saves < max(a.l.Saves, 1) {
 		return
 	}
 	undo := a.keep()
-	for _, s := range readers { // all calls that they do again come before them, and are inserted after this one
-		if _, calls := a.makes(s, &v); len(calls) == 0 || !a.insert(s, &v, calls) {
+	for len(readers) > 0 { // what they do again is inserted before them, so after this call
+		if _, calls := a.makes(readers[0], &v); len(calls) == 0 || !a.insert(readers[0], &v, calls) {
+			undo()
+			return
+		}
+		if readers, ok = a.readers(&v, i); !ok {
 			undo()
 			return
 		}
 	}
 	if alone {
-		for _, k := range by.Calls {
+		own := a.of[i].Calls
+		for _, k := range own {
 			a.g.Calls[k].Left, a.of[k] = true, nil
 		}
 	}
@@ -154,19 +163,19 @@ func (a *grouping) asLow() bool {
 	return true
 }
 
-// readers returns the groups but by that read v, or nil if not all of them can do calls again.
-func (a *grouping) readers(v *Value, by *Set) (all []*Set) {
+// readers returns the groups that read v, the result of call i, besides that call's own. It reports whether all of them can do calls again.
+func (a *grouping) readers(v *Value, i int) (all []*Set, ok bool) {
 	for _, q := range a.users[v.Storage] {
 		s := a.of[q]
 		switch {
-		case a.g.Calls[q].Left || s == by || s != nil && slices.Contains(all, s):
+		case a.g.Calls[q].Left || s != nil && (s == a.of[i] || slices.Contains(all, s)):
 		case s == nil || !a.mayRepeat(s):
-			return nil
+			return nil, false
 		default:
 			all = append(all, s)
 		}
 	}
-	return all
+	return all, true
 }
 
 // makes returns how many more bytes s reads if it makes v again, and which calls it does for that; none if it cannot.
