@@ -22,7 +22,7 @@ type reduceSpec struct {
 	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
 	// one.
 	Repeat, Single operandSet
-	// Steady are the inputs that are the same for all reduced elements, which a thread loads once.
+	// Steady are the inputs besides the first that are the same for all reduced elements, which a thread loads once.
 	Steady operandSet
 	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type.
 	Held operandSet
@@ -491,12 +491,13 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	return is.Issue(l)
 }
 
-// steady returns the inputs that are the same for all reduced elements, if there are any elements, unless threads hold their elements.
+// steady returns the inputs besides the first that are the same for all reduced elements, if there are any elements, unless threads hold
+// their elements.
 func (p *reducePlan) steady() (set operandSet) {
 	if p.n == 0 || p.chunks > 0 || p.op.fused != nil && p.op.fused.again() {
 		return 0
 	}
-	for i := range p.ins {
+	for i := 1; i < len(p.ins); i++ {
 		moves := func(stride int) bool { return stride != 0 }
 		if p.red.nd > 0 && !slices.ContainsFunc(p.red.stride[i][:p.red.nd], moves) {
 			set.add(i)
