@@ -168,7 +168,6 @@ func channelNorms(p *pair) {
 				}})
 			for _, affine := range []bool{false, true} {
 				weight, bias := optionally(affine, in(t, dense, mild, c)), optionally(affine, in(t, dense, mild, c))
-				dw, db := optionally(affine, out(t, dense, c)), optionally(affine, out(t, dense, c))
 				name := fmt.Sprintf("%v %s", affine, name)
 				p.try(trial{name: "norm batch " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), x, mean,
 					rstd, weight, bias},
@@ -180,10 +179,14 @@ func channelNorms(p *pair) {
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.BatchNormInference(is, t, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
 					}})
-				p.try(trial{name: "norm batch_backward " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...), dw, db, dy,
-					x, mean, rstd, weight},
+				p.try(trial{name: "norm batch_backward " + name, index32: s.index32, arrays: []*array{out(t, s.v, s.shape...),
+					out(w, dense, c), out(w, dense, c), dy, x, mean, rstd, weight},
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
-						return kernels.BatchNormBackward(is, t, o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7])
+						if err := kernels.BatchNormSums(is, t, o[1], o[2], o[3], o[4], o[5], o[6]); err != nil {
+							return err
+						}
+						share := float64(c) / float64(o[4].Numel())
+						return kernels.BatchNormGrad(is, t, o[0], o[3], o[4], o[5], o[6], o[7], o[1], o[2], share)
 					}})
 				if s.v != dense {
 					continue
@@ -192,6 +195,7 @@ func channelNorms(p *pair) {
 				for _, n := range s.shape[2:] {
 					places *= n
 				}
+				dw, db := optionally(affine, out(t, dense, c)), optionally(affine, out(t, dense, c))
 				m, r := in(w, dense, mild, batch, 3), in(w, dense, positive, batch, 3)
 				p.try(trial{name: "norm group " + name, index32: s.index32,
 					arrays: []*array{out(w, dense, batch, 3), out(w, dense, batch, 3), x},

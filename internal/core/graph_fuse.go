@@ -110,9 +110,10 @@ func (a at) of(calls []deferred) *element {
 	}
 }
 
-// planStep is one call, those of a Together, or a group.
+// planStep is one call, those of a Together, or a group. again has the calls of other steps that a group does again.
 type planStep struct {
 	calls []int
+	again []int
 	group *fusedGroup
 	// ends are operands whose storages no later step uses.
 	ends []at
@@ -321,8 +322,34 @@ func (d *deferral) apply(p *plan) {
 		a.of(d.calls).last = true
 	}
 	for i := range p.steps {
+		if p.steps[i].group != nil { // which may end the use of operands of other steps' calls, see ends
+			continue
+		}
 		for _, a := range p.steps[i].ends {
 			a.of(d.calls).last = true
+		}
+	}
+}
+
+// ends yields the operands of the unit with step s and call i, as units yields it, whose storages no later unit uses. Several may have one
+// storage, of which one has last set if s is nil.
+func (d *deferral) ends(s *planStep, i int) iter.Seq[*element] {
+	return func(yield func(*element) bool) {
+		if s != nil {
+			for _, a := range s.ends {
+				if !yield(a.of(d.calls)) {
+					return
+				}
+			}
+			return
+		}
+		c := &d.calls[i]
+		for _, es := range [][]element{c.in, c.many, c.out} {
+			for j := range es {
+				if es[j].last && !yield(&es[j]) {
+					return
+				}
+			}
 		}
 	}
 }
@@ -344,8 +371,8 @@ func (d *deferral) runPlan() (freed error) {
 		}
 		d.runGroup(s)
 		d.compared.compare(s)
-		for _, i := range s.calls {
-			freed = errors.Join(freed, d.calls[i].used(d.number))
+		for e := range d.ends(s, 0) {
+			freed = errors.Join(freed, e.st.endDeferral(d.number))
 		}
 	}
 	d.ran = len(d.calls)

@@ -417,10 +417,16 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 	p.fused = len(p.folds) + len(scaled)
 	p.dropped = p.n - len(b.g.Calls) - len(scaled)
 	for i := range b.g.Calls {
+		if c := &b.g.Calls[i]; c.Again || c.Left {
+			p.dropped++
+		}
+	}
+	for i := range b.g.Calls {
 		s := of[i]
 		n := b.g.Calls[i].At
 		part := b.d.calls[n].part
 		switch {
+		case b.g.Calls[i].Left:
 		case s == nil && part != 0 && n > 0 && b.d.calls[n-1].part == part: // all or nothing
 			last := &p.steps[len(p.steps)-1]
 			last.calls = append(last.calls, n)
@@ -517,6 +523,9 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 	}
 	for i := range b.g.Calls {
 		c := &b.g.Calls[i]
+		if c.Again { // its operands are those of the call itself
+			continue
+		}
 		d := &b.d.calls[c.At]
 		ins := len(c.Ins) - b.listed(c.At)
 		for j := range c.Ins {
@@ -535,7 +544,7 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 				p.narrow = append(p.narrow, narrowing{a, from, by, wide.Bytes() - c.Ins[j].Bytes()})
 				continue
 			}
-			if s != 0 && s != b.storages[b.of(a).st] {
+			if s != 0 && s != b.storages[b.of(a).st] && !b.g.Internal(s) {
 				p.renames = append(p.renames, rename{a, made[s]})
 			}
 		}
@@ -551,7 +560,11 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 	step := planStep{}
 	for _, i := range s.Calls {
-		step.calls = append(step.calls, b.g.Calls[i].At)
+		if c := &b.g.Calls[i]; c.Again {
+			step.again = append(step.again, c.At)
+		} else {
+			step.calls = append(step.calls, c.At)
+		}
 	}
 	var g *fusedGroup
 	cat, wide := b.g.Cat(s)
@@ -583,7 +596,7 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		}
 	}
 	if allow := b.d.fusing.allow; g == nil || allow != nil && !allow(g.planned(step.calls)) {
-		b.broken = b.broken || slices.ContainsFunc(s.Calls, func(i int) bool { return b.g.Calls[i].Narrowed })
+		b.broken = b.broken || slices.ContainsFunc(s.Calls, func(i int) bool { return b.g.Calls[i].Narrowed || b.g.Calls[i].Again })
 		for _, i := range step.calls {
 			steps = append(steps, planStep{calls: []int{i}})
 		}

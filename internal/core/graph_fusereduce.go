@@ -22,7 +22,7 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 		at := maxIn + k
 		if k >= outs {
 			at = k - outs
-			if c.in[at].st == nil || !infer.Same(c.in[at].form.shape, r.Operands[k].Shape) {
+			if c.in[at].st == nil || p.seen[at] == nil && !infer.Same(c.in[at].form.shape, r.Operands[k].Shape) {
 				return nil
 			}
 		}
@@ -45,19 +45,31 @@ func (d *deferral) reduceFound(p *pointCall, i int) *pointCall {
 
 // regroup groups the calls. Reductions whose kernel cannot go through the elements so often, or write what others need, are tried without
 // that, those that no kernel can do together are tried one by one, and one that no kernel can do with its input runs alone, so that the
-// others keep their groups.
+// others keep their groups. Groups whose kernel cannot do calls again are tried without that first.
 func (b *planning) regroup() {
 	for again := true; again; {
 		again = false
 		b.g.Group(fusionLimits)
 		for k := range b.g.Groups {
-			if s := &b.g.Groups[k]; b.g.Reduction(s) != nil && b.reduceGroup(s) == nil {
-				if !b.fewerRounds(s) && !b.keepToResults(s) {
-					b.separate(s)
-				}
-				again = true
+			s := &b.g.Groups[k]
+			reduces, repeats := b.g.Reduction(s) != nil, b.g.Repeats(s)
+			if reduces && b.reduceGroup(s) != nil || !reduces && (!repeats || b.pointGroup(s) != nil) {
+				continue
+			}
+			switch again = true; {
+			case repeats:
+				b.repeatNothing(s)
+			case !b.fewerRounds(s) && !b.keepToResults(s):
+				b.separate(s)
 			}
 		}
+	}
+}
+
+// repeatNothing lets s do no calls again.
+func (b *planning) repeatNothing(s *fuse.Set) {
+	for _, i := range s.Calls {
+		b.g.Calls[i].NoAgain = true
 	}
 }
 
@@ -212,7 +224,7 @@ func (p *reducePlanning) given(round int) (all []int) {
 
 // work returns w, whose results are outs and then others that are stored, as part of the kernel. Its Op is nil if that is too much.
 func (p *reducePlanning) work(w *rowSide, outs []int) kernels.PointWork {
-	work := kernels.PointWork{Op: kernels.Fuse(w.types, w.steps, append(outs, w.outs...))}
+	work := kernels.PointWork{Op: kernels.FuseWork(w.types, w.steps, append(outs, w.outs...))}
 	for _, slot := range w.read {
 		i := slices.Index(p.read, slot)
 		if i < 0 {

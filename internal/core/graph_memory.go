@@ -44,9 +44,6 @@ func (c *recording) held(p *plan) (held []uint64, peak uint64) {
 		}
 	}
 	ends := func(e *element) {
-		if !e.last {
-			return
-		}
 		i := c.g.indexOf(e.st)
 		switch abandoned := e.st.others.Load() == abandoned; {
 		case i >= 0 && (abandoned || c.copies[i] != nil):
@@ -59,9 +56,7 @@ func (c *recording) held(p *plan) (held []uint64, peak uint64) {
 		ends(a.of(d.calls))
 	}
 	for step, i := range p.units(len(d.calls)) {
-		calls := []int{i}
 		if step != nil {
-			calls = step.calls
 			for _, a := range step.group.outs {
 				makes(a.of(d.calls))
 			}
@@ -71,13 +66,8 @@ func (c *recording) held(p *plan) (held []uint64, peak uint64) {
 			}
 		}
 		held = append(held, now)
-		for _, i := range calls {
-			k := &d.calls[i]
-			for _, es := range [][]element{k.in, k.many, k.out} {
-				for j := range es {
-					ends(&es[j])
-				}
-			}
+		for e := range d.ends(step, i) {
+			ends(e)
 		}
 		peak = max(peak, now)
 	}

@@ -484,8 +484,8 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 			calls = step.calls
 		}
 		c.begins(n, calls...)
-		for _, i := range calls {
-			c.usedBy(i)
+		for e := range d.ends(step, i) {
+			c.used(e)
 		}
 		c.unit++
 	}
@@ -499,21 +499,8 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	}
 }
 
-// usedBy frees the memory whose last use was call i.
-func (c *recording) usedBy(i int) {
-	k := &c.g.d.calls[i]
-	for _, es := range [][]element{k.in, k.many, k.out} {
-		for j := range es {
-			c.used(&es[j])
-		}
-	}
-}
-
 // used frees memory that was used for the last time: copies, and memory of the pool that nobody else wants.
 func (c *recording) used(e *element) {
-	if !e.last {
-		return
-	}
 	st, i := e.st, c.g.indexOf(e.st)
 	if i >= 0 && c.copies[i] != nil {
 		b := c.copies[i]
@@ -602,7 +589,8 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	err := Try(func() {
 		for step, i := range r.plan.units(len(d.calls)) {
 			same := func(i int) bool { return !r.stale && g.sameValues(r, i) }
-			if step == nil && same(i) || step != nil && !slices.ContainsFunc(step.calls, func(i int) bool { return !same(i) }) {
+			if step == nil && same(i) || step != nil && !slices.ContainsFunc(slices.Concat(step.calls, step.again),
+				func(i int) bool { return !same(i) }) {
 				continue
 			}
 			n := &r.notes[i]

@@ -25,9 +25,10 @@ type norm struct {
 // Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (except for the RMS norm) and reciprocal deviation. The
 // batch norm and the group norm compute their statistics in a separate call, so that the rest can join groups of element-wise calls.
 // Inputs of the gradients: dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those of dx, dweight and dbias that the
-// attribute asks for. For layer and RMS norm, dx is a separate call, which works by rows.
-var rowLayerNorm, rowRMSNorm, rowGroupNormStats, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowNormGrad,
-	rowNormInputGrad, rowRunningStats *row
+// attribute asks for. For layer and RMS norm, dx is a separate call, which works by rows. For the batch norm the sums over the channels, of
+// which the gradients of weight and bias are made, are a call, and dx is one that reads them, so that each can join other calls.
+var rowLayerNorm, rowRMSNorm, rowGroupNormStats, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowBatchNormSums,
+	rowBatchNormGrad, rowNormGrad, rowNormInputGrad, rowRunningStats *row
 
 func init() {
 	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm",
@@ -49,6 +50,11 @@ func init() {
 		saves: in0 | in1 | in2 | in3, run: runBatchNorm, points: true, affine: true, infer: inferBatchNorm})
 	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t mean variance weight? bias?; eps; options", saves: in0 | in1 | in2 | in3,
 		run: runBatchNormEval, points: true, affine: true, infer: inferBatchNorm})
+	rowBatchNormSums = define(row{Name: "BatchNormSums", takes: "g t mean rstd -> weighted plain", infer: inferBatchNormSums,
+		run: runBatchNormSums, reduces: true})
+	rowBatchNormGrad = define(row{Name: "BatchNormBackward", takes: "g t mean rstd weight? weighted plain; share -> dt",
+		run: runBatchNormGrad, points: true, affine: true,
+		infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layoutOf(f.in[1])) }})
 	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
 		run: runNormGrad, narrows: narrowsNormGrad})
 	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt dweight? dbias?",
@@ -124,6 +130,13 @@ func inferBatchNormStats(f *frame) {
 	t := f.in[0]
 	f.wantFloat(t)
 	for i := range 3 {
+		f.newOut(i, infer.Accumulated(t.dt), t.shape[1:2], nil)
+	}
+}
+
+func inferBatchNormSums(f *frame) {
+	t := f.in[1]
+	for i := range 2 {
 		f.newOut(i, infer.Accumulated(t.dt), t.shape[1:2], nil)
 	}
 }
@@ -222,19 +235,46 @@ func runBatchNormEval(f *frame) error {
 
 // describeBatchNorm describes the call for a group of element-wise ones, in which its vectors appear with one element for each channel.
 func (f *frame) describeBatchNorm(op *kernels.PointOp, scalars []kernels.Scalar) error {
-	ins := []kernels.Operand{operand(f.in[0])}
-	for i, p := range f.in[1:5] {
-		if ins = append(ins, optional(p)); p != nil {
-			shape, stride := make([]int, len(f.in[0].shape)-1), make([]int, len(f.in[0].shape)-1)
-			for k := range shape {
-				shape[k] = 1
-			}
-			shape[0], stride[0] = p.shape[0], p.stride[0]
-			f.described.seen[1+i] = f.x.s.made.form(shape, stride)
-		}
-	}
+	ins := f.seeChannels(1, 5)
 	scalars = kernels.AffineScalars(slices.Clone(scalars), ins[3], ins[4])
 	return f.pointwise(op, f.in[0].dt, scalars, []kernels.Operand{operand(f.out[0])}, ins)
+}
+
+// seeChannels returns the first n inputs. Those from number first on are vectors, which the description of the call shows with one element
+// for each channel; an absent one stays absent.
+func (f *frame) seeChannels(first, n int) (ins []kernels.Operand) {
+	rank := len(f.in[0].shape)
+	for i, p := range f.in[:n] {
+		if ins = append(ins, optional(p)); p == nil || i < first {
+			continue
+		}
+		shape, stride := slices.Repeat([]int{1}, rank-1), make([]int, rank-1)
+		shape[0], stride[0] = p.shape[0], p.stride[0]
+		f.described.seen[i] = f.x.s.made.form(shape, stride)
+	}
+	return ins
+}
+
+func runBatchNormSums(f *frame) error {
+	t := f.in[1]
+	if f.described != nil {
+		f.seeChannels(2, 4)
+	}
+	return kernels.BatchNormSums(f, t.dt, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]), operand(t), operand(f.in[2]),
+		operand(f.in[3]))
+}
+
+func runBatchNormGrad(f *frame) error {
+	t := f.in[1]
+	if f.described == nil {
+		return kernels.BatchNormGrad(f, t.dt, operand(f.out[0]), operand(f.in[0]), operand(t), operand(f.in[2]), operand(f.in[3]),
+			optional(f.in[4]), operand(f.in[5]), operand(f.in[6]), f.scalar[0].F)
+	}
+	ins, scalars := f.seeChannels(2, 7), []kernels.Scalar{f.scalar[0]}
+	if f.in[4] == nil {
+		scalars = append(scalars, kernels.FloatScalar(1))
+	}
+	return f.pointwise(kernels.NormalizeGrad, t.dt, scalars, []kernels.Operand{operand(f.out[0])}, ins)
 }
 
 // normGrad is the attribute of the gradient: the row that it is of, which of dx, dweight and dbias are wanted, and their types and shapes.
@@ -279,10 +319,8 @@ func runNormGrad(f *frame) error {
 		return kernels.LayerNormBackward(f, in.DType, n.rows(dx), flatten(dw), flatten(db), n.rows(dy), n.rows(in), mean, rstd, flatten(w))
 	case rowRMSNorm:
 		return kernels.RMSNormBackward(f, in.DType, n.rows(dx), flatten(dw), n.rows(dy), n.rows(in), rstd, flatten(w))
-	case rowGroupNorm:
-		return kernels.GroupNormBackward(f, in.DType, v[0], v[1]*v[2], v[3], v[1], dx, dw, db, dy, in, mean, rstd, w)
 	}
-	return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)
+	return kernels.GroupNormBackward(f, in.DType, v[0], v[1]*v[2], v[3], v[1], dx, dw, db, dy, in, mean, rstd, w)
 }
 
 // narrowsNormGrad returns the gradient if the call sums by columns only, of a float32 input: that input then says how many elements a
@@ -310,11 +348,13 @@ func backNorm(b *back) {
 			g.meta[i] = b.n.edges[at].meta()
 		}
 	}
+	if b.n.row == rowBatchNorm {
+		b.batchNormGrad(g)
+		return
+	}
 	var mean, rstd *Tensor
 	dy := b.grad(0)
 	switch {
-	case b.n.row == rowBatchNorm:
-		mean, rstd = b.in(1), b.in(2)
 	case b.n.row == rowGroupNorm:
 		mean, rstd, dy = b.in(1), b.in(2), x.ordered(dy, b.in(0))
 	case n.centered:
@@ -334,6 +374,28 @@ func backNorm(b *back) {
 		b.normGrad(rowNormInputGrad, g, dy, mean, rstd)
 	} else if g.want != [3]bool{} {
 		b.normGrad(rowNormGrad, g, dy, mean, rstd)
+	}
+}
+
+// batchNormGrad sets the gradients of a batch norm that g asks for.
+func (b *back) batchNormGrad(g normGrad) {
+	if g.want == [3]bool{} {
+		return
+	}
+	x, dy, t, mean, rstd := b.x, b.grad(0), b.in(0), b.in(1), b.in(2)
+	f := x.op(rowBatchNormSums, dy, t, mean, rstd)
+	f.call()
+	sums := [2]*Tensor{f.out[0], f.out[1]}
+	x.s.leave(f)
+	if g.want[0] {
+		f = x.op(rowBatchNormGrad, dy, t, mean, rstd, b.in(3), sums[0], sums[1])
+		f.scalar[0] = kernels.FloatScalar(1 / float64(t.Numel()/t.shape[1]))
+		b.set(0, f.call1())
+	}
+	for i, sum := range sums {
+		if at := b.normInputs()[1+i]; g.want[1+i] {
+			b.set(at, x.ToDType(sum, g.meta[1+i].dt))
+		}
 	}
 }
 

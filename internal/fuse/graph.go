@@ -20,6 +20,8 @@ type Graph struct {
 	Live []int
 	// Groups are the calls that run together, as Group and Join found them.
 	Groups []Set
+	// repeats has the storages that calls with Again make, and for each the storage and the version that the group would read instead.
+	repeats map[int][2]int
 }
 
 // MaxStorage is the highest number that a storage may have.
@@ -48,8 +50,9 @@ type Call struct {
 	// them can write them there, and work that reads the output can be done for each of them.
 	Cat bool
 	Dim int
-	// Reduce, if not 0, says that the outputs are sums or the like of elements of the inputs, which have one shape. The kernel of such a
-	// call can include element-wise work that makes the inputs, and other calls with the same number whose inputs have the same shape.
+	// Reduce, if not 0, says that the outputs are sums or the like of elements of the inputs, which are broadcast to the shape of the
+	// first. The kernel of such a call can include element-wise work that makes the inputs, and other calls with the same number whose
+	// first input has the same shape.
 	Reduce int
 	// States is how much of Limits.States a reduction takes. Stores says that its kernel can also write what makes its input.
 	States int
@@ -76,6 +79,9 @@ type Call struct {
 	Converts bool
 	// Heavy says that the call takes many instructions.
 	Heavy bool
+	// Again says that Group has put the call in for a group, which does the call with the same At again instead of reading its result.
+	// NoAgain says that no calls are put in for the call's group, and Left that the call does not run, since others do it again.
+	Again, NoAgain, Left bool
 	// Values is the number of scalars of the call that may differ from run to run.
 	Values int
 	// Ins are the operands; absent ones have storage 0. Outs are new storages or, where Into has their bit, modified ones. Outputs beyond
@@ -242,9 +248,9 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid,
 					"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
 					i, c.Op)
-			case c.Reduce != 0 && (c.Point || c.Row || c.Product || !c.alike()):
-				return fault.New(fault.Invalid, "call %d, %s, reduces, but it has no inputs of one shape, or goes by elements or rows",
-					i, c.Op)
+			case c.Reduce != 0 && (c.Point || c.Row || c.Product || !c.reduces()):
+				return fault.New(fault.Invalid,
+					"call %d, %s, reduces, but it has no inputs that have the shape of the first, or goes by elements or rows", i, c.Op)
 			case c.Cat && !c.cats():
 				return fault.New(fault.Invalid, "call %d, %s, puts its inputs side by side, but its output is not that", i, c.Op)
 			case c.Sums > 0 && !c.Row || c.Sums >= len(c.Outs):
@@ -281,6 +287,23 @@ func (c *Call) converts() bool {
 // alike reports whether all inputs are present and have one shape.
 func (c *Call) alike() bool {
 	other := func(v Value) bool { return v.Storage == 0 || !slices.Equal(v.Shape, c.Ins[0].Shape) }
+	return len(c.Ins) > 0 && !slices.ContainsFunc(c.Ins, other)
+}
+
+// reduces reports whether all inputs are present and can be broadcast to the shape of the first.
+func (c *Call) reduces() bool {
+	other := func(v Value) bool {
+		lead := len(c.Ins[0].Shape) - len(v.Shape)
+		if v.Storage == 0 || lead < 0 {
+			return true
+		}
+		for d, n := range v.Shape {
+			if n != 1 && n != c.Ins[0].Shape[lead+d] {
+				return true
+			}
+		}
+		return false
+	}
 	return len(c.Ins) > 0 && !slices.ContainsFunc(c.Ins, other)
 }
 

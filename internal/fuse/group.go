@@ -71,11 +71,14 @@ type Limits struct {
 // that they read, and products with the calls that only make a matrix that they read once. A group runs at the position of its last call,
 // so no call in between may write what the group reads, or use what it writes; and while the group waits, it must not hold more memory for
 // its operands than it saves by not writing results, unless there is room below the peak that memory has with the groups found so far. If
-// reductions write more than their results, the last call is the last element-wise one, and reductions after it run earlier.
+// reductions write more than their results, the last call is the last element-wise one, and reductions after it run earlier. Last, groups
+// do calls again where that saves bytes, see repeat.
 func (g *Graph) Group(l Limits) {
+	g.forget()
 	a := g.grouped(l)
 	a.joinLate()
 	a.joinShapes()
+	a.repeat()
 	g.Groups = nil
 	for i, s := range a.of {
 		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {

@@ -100,7 +100,7 @@ func (j *joining) candidates() [][]int {
 	var all [][]int
 	for i := range j.g.Calls {
 		c := &j.g.Calls[i]
-		if !c.Converts || c.Effect || c.Checks || of[i] != nil || c.Ins[0].Bytes()+c.Outs[0].Bytes() > j.l.Joined {
+		if !c.Converts || c.Left || c.Effect || c.Checks || of[i] != nil || c.Ins[0].Bytes()+c.Outs[0].Bytes() > j.l.Joined {
 			continue
 		}
 		k := key{c.Lane, int(c.Ins[0].DType), int(c.Outs[0].DType)}

@@ -16,6 +16,11 @@ type span struct{ born, last, bytes int }
 func (g *Graph) memory(place []int, groups iter.Seq[*Set]) (usage, map[int]*span) {
 	n, made, live := len(g.Calls), map[int]*span{}, g.live()
 	inside := map[int]bool{}
+	for i := range g.Calls {
+		if c := &g.Calls[i]; c.Left {
+			inside[c.Outs[0].Storage] = true
+		}
+	}
 	for s := range groups {
 		for _, i := range s.Calls {
 			for o := range g.Calls[i].Outs {

@@ -354,6 +354,7 @@ func (m memory) runAll(g *Graph, rng *rand.Rand) {
 	of := g.groupOf()
 	for i := range g.Calls {
 		switch s := of[i]; {
+		case g.Calls[i].Left:
 		case s == nil:
 			m.run(&g.Calls[i])
 		case i == s.At && s.Join:
@@ -374,6 +375,9 @@ func held(g *Graph) (peak int) {
 	size, inside := map[int]int{}, map[int]bool{}
 	for i := range g.Calls {
 		calls := []int{i}
+		if g.Calls[i].Left {
+			continue
+		}
 		if s := of[i]; s != nil {
 			if i != s.At {
 				continue
@@ -443,7 +447,7 @@ func b2i(b bool) int {
 // memory.
 func TestRandomGraphs(t *testing.T) {
 	grouped, elided, gone, byRows, products, convolutions, narrowed, folded, early, late, slack := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-	reductions, storing, sooner, matrices, again, ofRow, rounds, cats, both, pieces, shaped := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+	reductions, storing, sooner, matrices, again, ofRow, rounds, cats, both, pieces, shaped, repeated := 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(25000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -467,6 +471,11 @@ func TestRandomGraphs(t *testing.T) {
 		if a.joinLate(); a.usage().peak > peak {
 			t.Fatalf("seed %d: late groups raise the peak of memory from %d to %d\n%s", seed, peak, a.usage().peak, before)
 		}
+		a.joinShapes()
+		peak = a.usage().peak
+		if a.repeat(); a.usage().peak > peak {
+			t.Fatalf("seed %d: calls that are done again raise the peak of memory from %d to %d\n%s", seed, peak, a.usage().peak, before)
+		}
 		g.Group(l)
 		peak = held(g)
 		l = Limits{Joined: 1 << 10, Together: 3, Slack: rng.IntN(3) * 64}
@@ -475,6 +484,9 @@ func TestRandomGraphs(t *testing.T) {
 			t.Fatalf("seed %d: the peak of memory is %d, and was %d\n%s\n%s", seed, now, peak, before, g.Print())
 		} else if now > peak {
 			slack++
+		}
+		for i := range g.Calls {
+			repeated += b2i(g.Calls[i].Again)
 		}
 		gone += n - len(g.Calls)
 		m.runAll(g, rng)
@@ -529,6 +541,7 @@ func TestRandomGraphs(t *testing.T) {
 	}
 	t.Logf("%d groups put values side by side, %d of them with work before and after that; %d calls read a part; %d change the shape",
 		cats, both, pieces, shaped)
+	t.Logf("%d calls are done again", repeated)
 	t.Logf("%d groups go through elements again, %d do work for rows, %d have several rounds of reductions", again, ofRow, rounds)
 	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d have reductions, "+
 		"%d of them write more, %d run earlier, %d have a product, %d make its matrix, %d have a convolution, %d inputs narrowed, "+
@@ -536,7 +549,7 @@ func TestRandomGraphs(t *testing.T) {
 		grouped, elided, byRows, reductions, storing, sooner, products, matrices, convolutions, narrowed, folded, gone, early, late, slack)
 	if early < 200 || slack < 100 || folded < 500 || late < 300 || grouped < 10000 || elided < 5000 || byRows < 1000 ||
 		products < 500 || reductions < 400 || storing < 200 || sooner < 50 || matrices < 200 || again < 150 || ofRow < 200 || rounds < 50 ||
-		convolutions < 200 || cats < 500 || both < 100 || pieces < 50 || shaped < 200 || narrowed < 500 || gone < 10000 {
+		convolutions < 200 || cats < 500 || both < 100 || pieces < 50 || shaped < 200 || repeated < 500 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

@@ -32,6 +32,7 @@ func (g *Graph) Print() string {
 	for i := range g.Calls {
 		s := of[i]
 		switch {
+		case g.Calls[i].Left:
 		case s == nil:
 			g.Calls[i].print(&b, "")
 		case i == s.At:
@@ -152,6 +153,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	}
 	if c.Heavy {
 		b.WriteString(" heavy")
+	}
+	if c.Again {
+		b.WriteString(" again")
 	}
 	if c.Checks {
 		b.WriteString(" checks")

@@ -29,8 +29,8 @@ var (
 	NormalizeVariance = floats("normalize_variance", 5, 1, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[0].Sub(in[1]).Mul(math.Rsqrt(k, in[2].Add(s[0]))).FMA(in[3], in[4])
 	})
-	// in: dy, x, mean, rstd, weight, Σ dy·(x-mean)·rstd, Σ dy; scalar: 1/n.
-	batchNormGrad = floats("batch_norm_grad", 7, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+	// NormalizeGrad is the gradient of a batch norm's x. in: dy, x, mean, rstd, weight, Σ dy·(x-mean)·rstd, Σ dy; scalar: 1/n.
+	NormalizeGrad = floats("batch_norm_grad", 7, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		h := in[1].Sub(in[2]).Mul(in[3])
 		return in[0].Sub(in[6].Mul(s[0])).Sub(h.Mul(in[5].Mul(s[0]))).Mul(in[3].Mul(in[4]))
 	})
@@ -198,57 +198,31 @@ func BatchNormInference(is Issuer, compute dtype.DType, y, x, mean, variance, we
 	return Pointwise(is, NormalizeVariance, compute, AffineScalars(room[:1], weight, bias), outs[:], ins[:])
 }
 
-// BatchNormBackward stores the gradients of BatchNorm's x, weight and bias; each may be absent (Ptr 0). The gradient of x includes the
-// paths through mean and rstd.
-func BatchNormBackward(is Issuer, compute dtype.DType, dx, dweight, dbias, dy, x, mean, rstd, weight Operand) error {
+// BatchNormSums stores Σ dy·(x-mean)·rstd and Σ dy of every channel (dimension 1), which are also the gradients of BatchNorm's weight and
+// bias. All operands but dy and x are vectors, the sums of the type in which they are added up: float32 for half inputs.
+func BatchNormSums(is Issuer, compute dtype.DType, weighted, plain, dy, x, mean, rstd Operand) error {
 	if err := checkChannels("batch_norm", x); err != nil {
 		return err
 	}
-	rank, t := len(x.Shape), opmath(compute)
-	shape := [1]int{x.Shape[1]}
-	stride := [1]int{1}
-	var p [5]perChannel
-	var sums [2]Operand // Σ dy·(x-mean)·rstd, Σ dy
-	for i, o := range [...]Operand{dweight, dbias} {
-		if sums[i] = o; o.Ptr == 0 || o.DType != t {
-			ws, err := is.Workspace(shape[0] * t.Size())
-			if err != nil {
-				return err
-			}
-			sums[i] = Operand{Ptr: ws, DType: t, Shape: shape[:], Stride: stride[:]}
-		}
-	}
-	seenMean, seenRstd := p[0].see(mean, x), p[1].see(rstd, x)
-	dims := allButChannels(rank)
-	ins := [...]Operand{dy, x, seenMean, seenRstd}
-	if err := Reduce(is, normAffineGrad, compute, nil, sums[:], ins[:], dims[:rank]); err != nil {
+	var p [2]perChannel
+	dims := allButChannels(len(x.Shape))
+	outs, ins := [...]Operand{weighted, plain}, [...]Operand{dy, x, p[0].see(mean, x), p[1].see(rstd, x)}
+	return Reduce(is, normAffineGrad, compute, nil, outs[:], ins[:], dims[:len(x.Shape)])
+}
+
+// BatchNormGrad stores the gradient of BatchNorm's x, which includes the paths through mean and rstd. weight may be absent (Ptr 0);
+// weighted and plain are what BatchNormSums stores, and share is 1 divided by the number of elements of a channel.
+func BatchNormGrad(is Issuer, compute dtype.DType, dx, dy, x, mean, rstd, weight, weighted, plain Operand, share float64) error {
+	if err := checkChannels("batch_norm", x); err != nil {
 		return err
 	}
-	if dx.Ptr != 0 {
-		n := 1
-		for d, s := range x.Shape {
-			if d != 1 {
-				n *= s
-			}
-		}
-		room := [2]Scalar{FloatScalar(1 / float64(n))}
-		s := room[:1]
-		if weight.Ptr == 0 {
-			s = append(s, FloatScalar(1))
-		}
-		outs, ins := [...]Operand{dx}, [...]Operand{dy, x, seenMean, seenRstd, p[2].see(weight, x), p[3].see(sums[0], x),
-			p[4].see(sums[1], x)}
-		if err := Pointwise(is, batchNormGrad, compute, s, outs[:], ins[:]); err != nil {
-			return err
-		}
+	var p [5]perChannel
+	room := [2]Scalar{FloatScalar(share)}
+	s := room[:1]
+	if weight.Ptr == 0 {
+		s = append(s, FloatScalar(1))
 	}
-	for i, o := range [...]Operand{dweight, dbias} {
-		if o.Ptr == 0 || o.Ptr == sums[i].Ptr {
-			continue
-		}
-		if err := Pointwise(is, Copy, t, nil, []Operand{o}, sums[i:i+1]); err != nil {
-			return err
-		}
-	}
-	return nil
+	outs, ins := [...]Operand{dx}, [...]Operand{dy, x, p[0].see(mean, x), p[1].see(rstd, x), p[2].see(weight, x), p[3].see(weighted, x),
+		p[4].see(plain, x)}
+	return Pointwise(is, NormalizeGrad, compute, s, outs[:], ins[:])
 }

@@ -1,8 +1,10 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -72,10 +74,7 @@ func TestBatchNorm(t *testing.T) {
 					x = permuted(h.normal(rng, dt, shape[0], shape[2], shape[3], shape[1]), 0, 3, 1, 2)
 				}
 				w, b, ws, bs := affineOf(h, rng, dt, c, affine)
-				var dw, db Operand
-				if affine {
-					dw, db = h.empty(dt, c), h.empty(dt, c)
-				}
+				dw, db := h.empty(st, c), h.empty(st, c)
 				mean, rstd, variance := h.empty(st, c), h.empty(st, c), h.empty(st, c)
 				places := 1
 				for _, s := range shape[2:] {
@@ -85,7 +84,8 @@ func TestBatchNorm(t *testing.T) {
 				ref, unbiased := normGroups(h.read(x), h.read(dy), ws, bs, eps, c, channel, channel)
 				check(t, BatchNormStats(h, dt, mean, rstd, variance, x, eps))
 				check(t, BatchNorm(h, dt, y, x, mean, rstd, w, b))
-				check(t, BatchNormBackward(h, dt, dx, dw, db, dy, x, mean, rstd, w))
+				check(t, BatchNormSums(h, dt, dw, db, dy, x, mean, rstd))
+				check(t, BatchNormGrad(h, dt, dx, dy, x, mean, rstd, w, dw, db, 1/float64(x.Numel()/c)))
 				one := func(what string, got Operand, want []float64, tol float64) {
 					t.Helper()
 					compareRows(t, "batch norm "+what, [][]float64{h.read(got)}, [][]float64{want}, dt, tol)
@@ -95,10 +95,8 @@ func TestBatchNorm(t *testing.T) {
 				one("variance", variance, unbiased, 1e-5)
 				one("y", y, ref.y[0], 1e-4)
 				one("dx", dx, ref.dx[0], 1e-4)
-				if affine {
-					one("dweight", dw, ref.dw, 2e-3)
-					one("dbias", db, ref.db, 2e-3)
-				}
+				one("dweight", dw, ref.dw, 2e-3)
+				one("dbias", db, ref.db, 2e-3)
 				rm, rv := h.of(st, make([]float64, c), c), h.of(st, ref.mean, c)
 				check(t, BatchNormUpdate(h, rm, rv, mean, variance, 0.25))
 				want := make([]float64, c)
@@ -187,8 +185,8 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 	h := newHost(t)
 	x := h.empty(dtype.Float32, 4)
 	if BatchNormStats(h, dtype.Float32, x, x, x, x, 1) == nil || BatchNorm(h, dtype.Float32, x, x, x, x, x, x) == nil ||
-		BatchNormInference(h, dtype.Float32, x, x, x, x, x, x, 1) == nil || BatchNormBackward(h, dtype.Float32, x, x, x, x,
-		x, x, x, x) == nil {
+		BatchNormInference(h, dtype.Float32, x, x, x, x, x, x, 1) == nil || BatchNormSums(h, dtype.Float32, x, x, x, x,
+		x, x) == nil || BatchNormGrad(h, dtype.Float32, x, x, x, x, x, x, x, x, 1) == nil {
 		t.Error("batch norm takes a vector")
 	}
 	if GroupNormBackward(h, dtype.Float32, 1, 4, 1, 0, x, x, x, x, x, x, x, x) == nil {
@@ -199,7 +197,8 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 	run := func() {
 		check(t, BatchNormStats(p, dtype.Float32, c, c, c, a, 1e-5))
 		check(t, BatchNorm(p, dtype.Float32, a, a, c, c, c, Operand{}))
-		check(t, BatchNormBackward(p, dtype.Float32, a, c, Operand{}, a, a, c, c, Operand{}))
+		check(t, BatchNormSums(p, dtype.Float32, c, c, a, a, c, c))
+		check(t, BatchNormGrad(p, dtype.Float32, a, a, a, c, c, Operand{}, c, c, 1.0/800))
 		check(t, groupNorm(p, dtype.Float32, 8, 16, 100, 4, a, c, c, a, c, c, 1e-5))
 		check(t, GroupNormBackward(p, dtype.Float32, 8, 16, 100, 4, a, c, c, a, a, c, c, c))
 	}
@@ -296,6 +295,76 @@ func TestBatchNormStatsAreExact(t *testing.T) {
 	for c, v := range h.read(variance) {
 		if math.IsNaN(v) != (c == 2) {
 			t.Errorf("the variance of channel %d is %v with a NaN in channel 2", c, v)
+		}
+	}
+}
+
+// TestBatchNormSumsMakeTheirInput: the kernel of the sums of a batch norm's gradient can make the incoming gradient, with the norm's result
+// for the mask of the activation, and store it; the bits are those of separate kernels.
+func TestBatchNormSumsMakeTheirInput(t *testing.T) {
+	for _, shape := range [][]int{{4, 24, 9, 8}, {3, 5, 7, 3}, {70, 33}, {64, 40, 12, 12}} {
+		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float32, dtype.Float64} {
+			for bits := range 8 {
+				last, stored, many := bits&1 != 0, bits&2 != 0, bits&4 != 0
+				t.Run(fmt.Sprint(shape, dt, last, stored, many), func(t *testing.T) {
+					h, rng := newHost(t), rand.New(rand.NewPCG(7, 8))
+					if many {
+						h.limits.Multiprocessors = 132
+					}
+					full := func(made func(shape ...int) Operand) Operand {
+						if s := shape; last && len(s) == 4 {
+							return permuted(made(s[0], s[2], s[3], s[1]), 0, 3, 1, 2)
+						}
+						return made(shape...)
+					}
+					normal := func(shape ...int) Operand { return h.normal(rng, dt, shape...) }
+					empty := func(shape ...int) Operand { return h.empty(dt, shape...) }
+					t32, c := opmath(dt), shape[1]
+					dy, x, y, g, again := full(normal), full(normal), full(empty), full(empty), full(empty)
+					mean, rstd, weight, bias := h.normal(rng, t32, c), h.normal(rng, t32, c), h.normal(rng, t32, c), h.normal(rng, t32, c)
+					sums, got := [2]Operand{h.empty(t32, c), h.empty(t32, c)}, [2]Operand{h.empty(t32, c), h.empty(t32, c)}
+					zero := []Scalar{FloatScalar(0)}
+					check(t, BatchNorm(h, dt, y, x, mean, rstd, weight, bias))
+					check(t, Pointwise(h, ReLU, dt, nil, []Operand{y}, []Operand{y}))
+					check(t, Pointwise(h, ThresholdBackward, dt, zero, []Operand{g}, []Operand{dy, y}))
+					check(t, BatchNormSums(h, dt, sums[0], sums[1], g, x, mean, rstd))
+
+					step := func(op *PointOp, ins ...int) FusedStep {
+						s := FusedStep{Op: op, Compute: dt, Outs: []FusedOut{{DType: dt}}}
+						for _, v := range ins {
+							s.Ins = append(s.Ins, FusedIn{Value: v})
+						}
+						return s
+					}
+					outs, from := []int{8, 1, 2, 3}, []int{0, 1, 2, 3, 4, 5}
+					if stored {
+						outs = append(outs, 8)
+					}
+					before := FuseWork([]dtype.DType{dt, dt, t32, t32, t32, t32},
+						[]FusedStep{step(Normalize, 1, 2, 3, 4, 5), step(ReLU, 6), step(ThresholdBackward, 0, 7)}, outs)
+					var p [4]perChannel
+					ins := []Operand{dy, x, p[0].see(mean, x), p[1].see(rstd, x), p[2].see(weight, x), p[3].see(bias, x)}
+					dims := allButChannels(len(shape))
+					call := newReduceCall(normAffineGrad, dt, nil, got[:], []Operand{g, x, ins[2], ins[3]}, dims[:len(shape)])
+					if stored {
+						ins = append(ins, again)
+					}
+					r := FuseReduce([]ReduceRound{{Before: PointWork{Op: before, From: from}, Calls: []*ReduceCall{call},
+						Results: []uint{3}}}, PointWork{}, ins, &h.limits)
+					if r == nil {
+						t.Fatal("it cannot be one kernel")
+					}
+					check(t, r.Run(h, zero, got[:], ins))
+					for i := range sums {
+						if a, b := h.read(sums[i]), h.read(got[i]); !slices.Equal(a, b) {
+							t.Errorf("sum %d is %v, want %v", i, b, a)
+						}
+					}
+					if stored && !slices.Equal(h.read(again), h.read(g)) {
+						t.Error("another gradient is stored")
+					}
+				})
+			}
 		}
 	}
 }

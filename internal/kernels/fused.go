@@ -65,6 +65,12 @@ func Fuse(ins []dtype.DType, steps []FusedStep, outs []int) *PointOp {
 	if len(ins)+len(outs) > maxOperands {
 		return nil
 	}
+	return FuseWork(ins, steps, outs)
+}
+
+// FuseWork is Fuse for work in a kernel of reductions, which takes most outputs itself, so that they are no operands. FuseReduce counts the
+// others.
+func FuseWork(ins []dtype.DType, steps []FusedStep, outs []int) *PointOp {
 	for _, s := range steps {
 		if s.Op.BuildAt != nil || s.Op.Asserts || s.Op.fused {
 			return nil

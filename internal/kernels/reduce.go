@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -21,6 +22,8 @@ type reduceSpec struct {
 	// Repeat is the set of inputs, counted from 0, that are one element along a vector. Single are those whose elements are loaded one by
 	// one.
 	Repeat, Single operandSet
+	// Steady are the inputs besides the first that are the same for all reduced elements, which a thread loads once.
+	Steady operandSet
 	// Held is the set of inputs that a kernel which goes through the elements again holds in shared memory. They have one type.
 	Held operandSet
 	// Chunks is the number of vectors that a thread holds in registers, 0 if it goes through them in loops. Exact says that every thread
@@ -443,7 +446,7 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	s.Family, s.Op, s.Compute = FamilyReduce, op.id, t
 	s.Vec, s.Index = uint8(p.vec), uint8(p.index)
 	s.Reduce = reduceSpec{Shape: p.shape, Stage: stage, Kept: uint8(reduceClass(p.kept.nd)), Reduced: uint8(reduceClass(p.red.nd)),
-		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single, Held: p.held,
+		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat, Single: p.single, Steady: p.steady(), Held: p.held,
 		Chunks: uint8(p.chunks), Exact: p.exact}
 	items, chunk := p.items, p.chunk
 	outputs, parts := p.outputs, p.parts
@@ -486,6 +489,21 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	l.Grid = [3]uint32{uint32(grid), uint32(parts), 1}
 	l.Block = [3]uint32{uint32(threads), 1, 1}
 	return is.Issue(l)
+}
+
+// steady returns the inputs besides the first that are the same for all reduced elements, if there are any elements, unless threads hold
+// their elements.
+func (p *reducePlan) steady() (set operandSet) {
+	if p.n == 0 || p.chunks > 0 || p.op.fused != nil && p.op.fused.again() {
+		return 0
+	}
+	for i := 1; i < len(p.ins); i++ {
+		moves := func(stride int) bool { return stride != 0 }
+		if p.red.nd > 0 && !slices.ContainsFunc(p.red.stride[i][:p.red.nd], moves) {
+			set.add(i)
+		}
+	}
+	return set
 }
 
 // reduceClass is dimsClass with fewer classes, because a reduction has two spaces.

@@ -286,6 +286,8 @@ func (b *reduceKernel) elementsFor(kept, from []int, place []kernel.Value, it it
 			all = append(all, b.inRegisters(i, place[i], it))
 		case ok && !b.firstRound():
 			all = append(all, b.heldItem(nth, it))
+		case b.s.Reduce.Steady.has(i):
+			all = append(all, b.steady[i])
 		default:
 			all = append(all, b.elementsAt(i, place[i]))
 		}

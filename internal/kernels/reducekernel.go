@@ -52,6 +52,8 @@ type reduceKernel struct {
 	// whose numbers follow the inputs'.
 	chunks    int
 	registers map[[2]int][]Num
+	// steady has the elements of the inputs that are the same for all items.
+	steady map[int][]Num
 	// accs is the number of elements of an item. Each is folded into a state of its own, but of value i of the state there are only
 	// folds[i] copies: element j uses copy j mod folds[i].
 	accs  int
@@ -492,6 +494,7 @@ func (b *reduceKernel) row() {
 	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
+	b.loadSteady(ins)
 	begin, end := b.part()
 	stop := end
 	if b.stores() {
@@ -526,6 +529,16 @@ func (b *reduceKernel) anyWide(tid kernel.Value) (output, lane kernel.Value) {
 	groups := alone.Select(k.I32(1), k.BlockDim(kernel.X).Shr(k.I32(5)))
 	output = b.index(k.BlockIdx(kernel.X)).Mul(b.index(groups)).Add(b.index(alone.Select(k.I32(0), tid.Shr(k.I32(5)))))
 	return output, tid.And(b.sharing.Sub(k.I32(1)))
+}
+
+// loadSteady loads the elements of the inputs, which begin at base, that are the same for all items.
+func (b *reduceKernel) loadSteady(base []kernel.Value) {
+	b.steady = map[int][]Num{}
+	for i, at := range base {
+		if b.s.Reduce.Steady.has(i) {
+			b.steady[i] = b.elementsAt(i, at)
+		}
+	}
 }
 
 // reduced folds the elements begin, … below stop of a row whose part ends at end, and returns the state, which the first thread of each
@@ -667,6 +680,7 @@ func (b *reduceKernel) column() {
 	b.inside = output.Lt(b.outputs)
 	clamped := output.Min(b.outputs.Sub(b.lit(1)))
 	outs, ins := b.bases(clamped)
+	b.loadSteady(ins)
 	accs := b.newStates()
 	begin, end := b.part()
 	if b.stores() {
