@@ -759,7 +759,7 @@ func (r *run) otherUser() *deferral {
 	for i := range r.complete {
 		c := &r.complete[i]
 		if g := c.l.grad.Load(); g != nil && !c.l.owner.closed.Load() {
-			if d := g.st.by(); d != nil && d != r.x.s.putOff {
+			if d := g.st.by(0); d != nil && d != r.x.s.putOff {
 				return d
 			}
 		}
