@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
@@ -50,6 +51,50 @@ func TestSessionsShareWeights(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A region may write what it has read together with another session's, once that one's calls have run.
+func TestSharedStorageIsWrittenLater(t *testing.T) {
+	x := open(t)
+	y, err := x.Fork()
+	must(t, err)
+	w := x.Full([]int{4}, 1, tenon.Float32)
+	train, eval := compile.New(compile.Opt{Must: true}), compile.New(compile.Opt{Must: true})
+	for i := range 5 {
+		out, seen := y.Zeros([]int{4}, tenon.Float32), x.Zeros([]int{4}, tenon.Float32)
+		for first := range 2 { // either session is the first to read
+			must(t, train.Do(x, func(x *tenon.Exec) error {
+				reads := func() { x.AddInto(seen, seen, w) }
+				if first == 0 {
+					reads()
+				}
+				ended := make(chan error)
+				go func() {
+					ended <- eval.Do(y, func(y *tenon.Exec) error {
+						y.AddInto(out, out, w)
+						if first == 1 {
+							ended <- nil
+							<-ended
+						}
+						return nil
+					})
+				}()
+				must(t, <-ended)
+				if first == 1 {
+					reads()
+					ended <- nil
+					must(t, <-ended)
+				}
+				x.AddSInto(w, w, 1)
+				return nil
+			}))
+		}
+		want := fmt.Sprint([]int{4*i + 3, 4*i + 3, 4*i + 3, 4*i + 3})
+		if a, b := read(t, x, seen), read(t, y, out); a != want || b != want {
+			t.Errorf("run %d: got %s and %s, want %s", i, a, b, want)
+		}
+	}
+	must(t, y.Close())
 }
 
 // What the calls of several sessions are about to read is not changed by another, and is freed after the last of them.

@@ -202,7 +202,8 @@ func (g *Segment) tryLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool, l lanes
 	stands := g.stands(r)
 	c := &capture{x: s.first(on), rc: rc, pool: rc.Pool(), linear: true, generators: r.generators} // with the numbers drawn from them
 	s.capture = c
-	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: func(st *storage) *storage { return stands[g.d.slotIn(st)] }}
+	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true,
+		stand: func(st *storage) *storage { return stands[g.d.slotIn(st)] }}
 	mark, launches, whole := s.mark(), s.launches, false
 	defer func() {
 		s.capture, s.lent, s.launches = nil, nil, launches

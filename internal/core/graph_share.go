@@ -1,29 +1,6 @@
 package core
 
-import (
-	"slices"
-	"sync"
-)
-
-// sharers are the deferrals whose calls read a storage, by number, while its id says that it is shared. first is that which had the
-// storage alone, or 0 once its uses have ended.
-type sharers struct {
-	sync.Mutex
-	of    []uint64
-	first uint64
-}
-
-// other returns one of the deferrals besides not, or 0.
-func (s *sharers) other(not uint64) uint64 {
-	s.Lock()
-	defer s.Unlock()
-	for _, n := range s.of {
-		if n != not {
-			return n
-		}
-	}
-	return 0
-}
+import "slices"
 
 // slot returns the index in d.touched of a storage that d's calls use, and whether they do.
 func (d *deferral) slot(st *storage) (int32, bool) {
@@ -83,6 +60,7 @@ func (d *deferral) take(s *storage, write bool) (slot int32, ok bool) {
 			if id&bits == bits || s.id.CompareAndSwap(id, id|bits) {
 				return s.slot, true
 			}
+		case write && n == several && d.reclaim(s):
 		case n == lost || write || id&writtenBit != 0:
 			return 0, false
 		default:
@@ -119,6 +97,29 @@ func (d *deferral) takePart(s *storage, id uint64) (slot int32, ok bool) {
 	d.touch(s)
 	d.share(s, slot)
 	return slot, true
+}
+
+// reclaim makes a shared storage that no other deferral's calls read any more d's own again, and reports whether it could.
+func (d *deferral) reclaim(s *storage) bool {
+	slot, ok := d.slot(s)
+	if !ok {
+		return false
+	}
+	sh := &s.rare.Load().sharers
+	sh.Lock()
+	defer sh.Unlock()
+	if len(sh.of) != 1 || sh.of[0] != d.number {
+		return false
+	}
+	s.slot = slot
+	delete(d.sharing, s)
+	sh.of, sh.first = sh.of[:0], 0
+	for {
+		id := s.id.Load()
+		if s.id.CompareAndSwap(id, id&^deferralsOf|d.number<<numberBits) {
+			return true
+		}
+	}
 }
 
 // touch adds s to the storages that the calls use. The caller gives it its slot.
