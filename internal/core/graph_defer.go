@@ -39,6 +39,8 @@ type deferral struct {
 	// touched are the storages that the calls use. Their ids name this deferral (see storage.deferral), and their slots are their indexes
 	// here.
 	touched []*storage
+	// sharing are the indexes in touched of storages that other sessions' calls read too.
+	sharing map[*storage]int32
 	// nextNumber and lastNumber bound the numbers reserved for new storages.
 	nextNumber, lastNumber uint64
 	bare                   [maxIn + maxOut]Tensor
@@ -137,7 +139,7 @@ func newDeferral(s *session) *deferral {
 			return d
 		}
 	}
-	if len(deferrals.all) == lost-1 {
+	if len(deferrals.all) == several-1 {
 		return nil
 	}
 	deferrals.all = append(deferrals.all, weak.Make(d))
@@ -145,10 +147,13 @@ func newDeferral(s *session) *deferral {
 	return d
 }
 
-// by returns the deferral whose calls use s, or nil.
-func (s *storage) by() *deferral {
+// by returns the deferral whose calls use s, or nil; if several do, one besides that with the number not.
+func (s *storage) by(not uint64) *deferral {
 	n := s.deferral()
-	if n == 0 || n == lost {
+	if n == several {
+		n = s.rare.Load().sharers.other(not)
+	}
+	if n == 0 || n == lost || n == not {
 		return nil
 	}
 	deferrals.Lock()
@@ -160,9 +165,12 @@ func (s *storage) by() *deferral {
 // while this one wants to write, or the call that should have made t failed.
 func (s *session) barred(t *Tensor, write bool) error {
 	id := t.st.id.Load()
-	n := id & deferralsOf >> numberBits
+	n, own := id&deferralsOf>>numberBits, uint64(0)
+	if s.putOff != nil {
+		own = s.putOff.number
+	}
 	switch {
-	case n == 0 || s.putOff != nil && s.putOff.number == n:
+	case n == 0 || n == own:
 		return nil
 	case n == lost:
 		if err := errOverwritten(t.st); err != nil {
@@ -172,7 +180,7 @@ func (s *session) barred(t *Tensor, write bool) error {
 	case !write && id&writtenBit == 0:
 		return nil // both read
 	}
-	d := t.st.by()
+	d := t.st.by(own)
 	if d == nil { // its calls have run meanwhile
 		return nil
 	}
@@ -181,9 +189,12 @@ func (s *session) barred(t *Tensor, write bool) error {
 		describe(t), d.at.Load())
 }
 
-// forceOwner runs the calls that use s, whichever session deferred them, for op.
+// forceOwner runs the calls that use s, whichever session deferred them, for op. Calls of several sessions only read s, and go on waiting.
 func (s *storage) forceOwner(op string) {
-	if d := s.by(); d != nil {
+	if s.deferral() == several {
+		return
+	}
+	if d := s.by(0); d != nil {
 		d.s.in(op)
 		defer d.s.out()
 		Check(op, d.s.force(op))
@@ -271,42 +282,6 @@ func (d *deferral) attrsOf(f *frame) *attrs {
 	return &d.attrs[len(d.attrs)-1]
 }
 
-// take notes that the session's calls use s, and returns false if another session's calls do.
-func (d *deferral) take(s *storage, write bool) bool {
-	bits := d.number << numberBits
-	if write {
-		bits |= writtenBit
-	}
-	for {
-		id := s.id.Load()
-		switch id & deferralsOf >> numberBits {
-		case 0:
-			if id == 0 {
-				s.number()
-				continue
-			}
-			if s.id.CompareAndSwap(id, id|bits) {
-				d.touch(s)
-				return true
-			}
-		case d.number:
-			if id&bits != bits {
-				s.id.Or(bits)
-			}
-			return true
-		default:
-			return false
-		}
-	}
-}
-
-// touch gives s, which the calls use from now on, a slot.
-func (d *deferral) touch(s *storage) {
-	s.slot = int32(len(d.touched))
-	d.touched = append(d.touched, s)
-	d.places = append(d.places, whereabouts{})
-}
-
 // newNumber returns the number of a new storage. It reserves many at a time.
 func (d *deferral) newNumber() uint64 {
 	const many = 64
@@ -330,6 +305,7 @@ func (d *deferral) placeLater(f *frame, i int, sp *spec, dies bool) {
 	n.own.dev = f.x.m.stream.Device()
 	n.own.bytes = f.bytes(sp)
 	n.own.id.begin(d.newNumber() | d.number<<numberBits | writtenBit)
+	n.own.slot = int32(len(d.touched))
 	d.touch(&n.own)
 	f.setOut(i, &n.Tensor)
 }
@@ -645,6 +621,7 @@ func (d *deferral) end() (err error) {
 	clear(d.more)
 	clear(d.calls)
 	clear(d.touched)
+	clear(d.sharing)
 	clear(d.elements)
 	clear(d.attrs)
 	clear(d.wrote)
@@ -662,8 +639,7 @@ func (d *deferral) end() (err error) {
 // findLast marks the last use of every storage.
 func (d *deferral) findLast() {
 	mark := func(e *element) {
-		if e.st != nil && e.st.id.Load()&walkedBit == 0 {
-			e.st.id.Or(walkedBit)
+		if e.st != nil && e.st.walk(d.number) {
 			e.last = true
 		}
 	}
@@ -683,36 +659,6 @@ func (e *element) used(by uint64) error {
 		return nil
 	}
 	return e.st.endDeferral(by)
-}
-
-// endDeferral ends the use of s by calls of the deferral with that number, and frees s if its holders have released it. A lost storage
-// stays lost. If the calls' last use has ended already, another session's calls may use s by now.
-func (s *storage) endDeferral(by uint64) error {
-	var old uint64
-	for {
-		old = s.id.Load()
-		keep := uint64(numberMask)
-		switch old & deferralsOf >> numberBits {
-		case by:
-			if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked() == nil {
-				return nil // nothing to free, and nobody looks
-			}
-		case lost:
-			keep |= deferralsOf
-		default:
-			return nil
-		}
-		if s.id.CompareAndSwap(old, old&keep) {
-			break
-		}
-	}
-	switch {
-	case s.others.Load() == abandoned && s.others.CompareAndSwap(abandoned, abandoned-1):
-		return s.free()
-	case old&looseBit != 0:
-		s.loosen()
-	}
-	return nil
 }
 
 // run runs one call.

@@ -264,14 +264,18 @@ func (d *deferral) matchOperand(f *frame, t *Tensor, o *expectedOperand, p *Path
 // meet is matchOperand for a storage that the calls have not used yet, or not written.
 func (d *deferral) meet(f *frame, t *Tensor, o *expectedOperand, p *Path, write bool) bool {
 	st := t.st
-	if n := st.deferral(); n != 0 && n != d.number || st.locked() != nil || st.dev != f.x.m.stream.Device() {
+	if st.deferral() == lost || st.locked() != nil || st.dev != f.x.m.stream.Device() {
 		return false
 	}
-	if slot, place := d.slotOf(p, t); slot != uint64(o.slot) || place != o.place || !d.take(st, write) {
+	if slot, place := d.slotOf(p, t); slot != uint64(o.slot) || place != o.place {
 		return false
 	}
-	d.locate(st, o.slot, p)
-	d.ops = append(d.ops, st.slot)
+	i, ok := d.take(st, write)
+	if !ok {
+		return false
+	}
+	d.locate(i, o.slot, p)
+	d.ops = append(d.ops, i)
 	return true
 }
 
@@ -293,22 +297,26 @@ func (w *whereabouts) of(t *Tensor) int {
 
 // slotOf returns the slot and the place of t on the path, as a key has them.
 func (d *deferral) slotOf(p *Path, t *Tensor) (slot uint64, place int) {
-	if d.knows(t.st, p) {
-		w := &d.places[t.st.slot]
+	if i, ok := d.knows(t.st, p); ok {
+		w := &d.places[i]
 		return uint64(w.slot), w.of(t)
 	}
 	return p.slots.at(t.st.number(), t.offset*t.dt.Size())
 }
 
-// knows reports whether the calls use st, and it has a slot on p.
-func (d *deferral) knows(st *storage, p *Path) bool {
-	return d != nil && d.on(p) && st.deferral() == d.number && d.places[st.slot].slot != 0
+// knows returns the index of st in d.touched, and whether the calls use st, and it has a slot on p.
+func (d *deferral) knows(st *storage, p *Path) (i int32, ok bool) {
+	if d == nil || !d.on(p) {
+		return 0, false
+	}
+	i, ok = d.slot(st)
+	return i, ok && d.places[i].slot != 0
 }
 
-// locate notes the slot of st, which was touched.
-func (d *deferral) locate(st *storage, slot uint32, p *Path) {
-	if w := &d.places[st.slot]; w.slot == 0 {
-		w.slot, w.base = slot, p.slots.base(st.number())
+// locate notes the slot of storage i of those that were touched.
+func (d *deferral) locate(i int32, slot uint32, p *Path) {
+	if w := &d.places[i]; w.slot == 0 {
+		w.slot, w.base = slot, p.slots.base(d.touched[i].number())
 	}
 }
 
@@ -419,12 +427,12 @@ func (d *deferral) takeOperands(f *frame, e *Expected) bool {
 			d.ops = append(d.ops, -1)
 			return true
 		}
-		if !d.take(t.st, write) {
-			return false
+		i, ok := d.take(t.st, write)
+		if ok {
+			d.locate(i, o.slot, d.path)
+			d.ops = append(d.ops, i)
 		}
-		d.locate(t.st, o.slot, d.path)
-		d.ops = append(d.ops, t.st.slot)
-		return true
+		return ok
 	}
 	for i := 0; i < f.ins; i++ {
 		if !use(f.in[i], false) {

@@ -546,7 +546,7 @@ func (g *fusedGroup) sameOrder(out, in int) bool {
 // once if it were freed now.
 func (d *deferral) spare(s *storage, st *rt.Stream) bool {
 	l := d.s.lent
-	if s.block == nil || s.others.Load() != abandoned || s.dev.PoolOf(s.block) != l.poolID() {
+	if s.block == nil || !s.unheld() || s.dev.PoolOf(s.block) != l.poolID() {
 		return false
 	}
 	return l.records() || s.block.Stream() == alloc.Stream(st.Handle()) && s.streams.Load() == 0 // a recording has one order

@@ -344,7 +344,7 @@ func (b *planning) number(st *storage) int {
 	if n == 0 {
 		n = len(b.storages) + 1
 		b.storages[st] = n
-		if held, made := b.made[st]; held || !made && st.others.Load() != abandoned {
+		if held, made := b.made[st]; held || !made && !st.unheld() {
 			b.g.Live = append(b.g.Live, n)
 		}
 	}

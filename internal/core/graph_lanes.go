@@ -122,7 +122,7 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 			if e.st == nil {
 				return
 			}
-			st := stands[e.st.slot]
+			st := stands[e.slot]
 			if e.dt.Size() == 2 {
 				rate = laneHalfFLOPs
 			}
@@ -202,7 +202,8 @@ func (g *Segment) tryLanes(r *Recorded, on *rt.Stream, pool *rt.MemPool, l lanes
 	stands := g.stands(r)
 	c := &capture{x: s.first(on), rc: rc, pool: rc.Pool(), linear: true, generators: r.generators} // with the numbers drawn from them
 	s.capture = c
-	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: func(st *storage) *storage { return stands[st.slot] }}
+	s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true,
+		stand: func(st *storage) *storage { return stands[g.d.slotIn(st)] }}
 	mark, launches, whole := s.mark(), s.launches, false
 	defer func() {
 		s.capture, s.lent, s.launches = nil, nil, launches

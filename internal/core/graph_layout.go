@@ -92,8 +92,9 @@ func (g *Segment) newLayout() *layout {
 		idle: !slices.ContainsFunc(d.calls, func(c deferred) bool { return c.row.flags&flagIdle == 0 })}
 	for i := range g.inputs {
 		in := &g.inputs[i]
-		base := d.places[in.st.slot].base
-		l.inputs = append(l.inputs, layoutInput{in.st.slot, in.Written, in.Lo - base, in.Hi - base})
+		slot := d.slotIn(in.st)
+		base := d.places[slot].base
+		l.inputs = append(l.inputs, layoutInput{slot, in.Written, in.Lo - base, in.Hi - base})
 	}
 	for i := range d.calls {
 		if c := &d.calls[i]; len(c.row.sig.numbers) > 0 || c.holes != 0 {

@@ -223,8 +223,8 @@ func (f *frame) Made(p *Path) {
 		return
 	}
 	for i := 0; i < f.outs; i++ {
-		if st := f.out[i].st; !f.x.s.putOff.knows(st, p) {
-			p.slots.of(st.number())
+		if _, known := f.x.s.putOff.knows(f.out[i].st, p); !known {
+			p.slots.of(f.out[i].st.number())
 		}
 	}
 }

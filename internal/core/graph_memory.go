@@ -45,10 +45,10 @@ func (c *recording) held(p *plan) (held []uint64, peak uint64) {
 	}
 	ends := func(e *element) {
 		i := c.g.indexOf(e.st)
-		switch abandoned := e.st.others.Load() == abandoned; {
-		case i >= 0 && (abandoned || c.copies[i] != nil):
+		switch unheld := e.st.unheld(); {
+		case i >= 0 && (unheld || c.copies[i] != nil):
 			now, inputs[i] = now-inputs[i], 0
-		case i < 0 && abandoned:
+		case i < 0 && unheld:
 			now, sizes[^i] = now-sizes[^i], 0
 		}
 	}

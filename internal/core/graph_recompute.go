@@ -77,14 +77,16 @@ func Recompute(x *Exec, sp *Span, drops func(number uint64) bool) (omitted []Omi
 }
 
 // savedHere calls f for each saved tensor of the run whose storage the deferred calls use.
-func (d *deferral) savedHere(sp *Span, f func(n *node, i int)) {
+func (d *deferral) savedHere(sp *Span, f func(n *node, i int, slot int32)) {
 	for _, n := range sp.list {
 		if n.refs.Load() <= 0 || n.m.saved != nil {
 			continue
 		}
 		for i := range n.saved {
-			if st := n.saved[i].st; st != nil && st.deferral() == d.number {
-				f(n, i)
+			if st := n.saved[i].st; st != nil {
+				if slot, ok := d.slot(st); ok {
+					f(n, i, slot)
+				}
 			}
 		}
 	}
@@ -94,7 +96,7 @@ func (d *deferral) savedHere(sp *Span, f func(n *node, i int)) {
 func (d *deferral) holdings(sp *Span, drops func(number uint64) bool) []holding {
 	r := &d.s.recomputed
 	r.saves = append(r.saves[:0], make([]int32, len(d.touched))...)
-	d.savedHere(sp, func(n *node, i int) { r.saves[n.saved[i].st.slot]++ })
+	d.savedHere(sp, func(_ *node, _ int, slot int32) { r.saves[slot]++ })
 	r.states = r.states[:0]
 	for slot, st := range d.touched {
 		h, saves, holders := heldByOthers, r.saves[slot], st.others.Load()+1
@@ -367,9 +369,9 @@ func (d *deferral) omit(sp *Span, p *recomputeChoice) {
 		}
 		o.execs, o.attrs = append(o.execs, t.x), append(o.attrs, a)
 	}
-	d.savedHere(sp, func(n *node, i int) {
+	d.savedHere(sp, func(n *node, i int, slot int32) {
 		st := n.saved[i].st
-		v := p.valueAt[st.slot]
+		v := p.valueAt[slot]
 		if v < 0 {
 			return
 		}

@@ -64,7 +64,7 @@ func (in *Input) Base() uint64 { return in.st.ptr }
 func (in *Input) Number() uint64 { return in.st.number() }
 
 // Ending reports whether nothing but the segment uses the input.
-func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
+func (in *Input) Ending() bool { return in.st.unheld() }
 
 const unused = math.MinInt
 
@@ -91,7 +91,7 @@ func (g *Segment) draw(t taken) {
 func (g *Segment) Gapped() bool { return g.gapped }
 
 // indexOf returns the index of a storage that the calls use: i for input i, ^i for made i.
-func (g *Segment) indexOf(st *storage) int { return g.index[st.slot] }
+func (g *Segment) indexOf(st *storage) int { return g.index[g.d.slotIn(st)] }
 
 // madeAt returns storage i of those that the calls make.
 func (g *Segment) madeAt(i int) *storage { return g.d.touched[g.made[i]] }
@@ -508,7 +508,7 @@ func (c *recording) used(e *element) {
 		c.ends(-1, i, c.unit)
 		Check("Do", st.dev.Free(b))
 	}
-	if st.others.Load() != abandoned || st.block != nil && i >= 0 && st.dev.PoolOf(st.block) != c.pool.ID() {
+	if !st.unheld() || st.block != nil && i >= 0 && st.dev.PoolOf(st.block) != c.pool.ID() {
 		return
 	}
 	b := st.block
@@ -578,7 +578,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 		next++
 		return nil
 	})
-	stand := func(st *storage) *storage { return stands[st.slot] }
+	stand := func(st *storage) *storage { return stands[d.slotIn(st)] }
 	d.s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: stand}
 	defer func() {
 		on.Divert(nil)

@@ -211,7 +211,7 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 		if st == nil || st.ptr == 0 {
 			continue
 		}
-		if !d.take(st, true) {
+		if _, free := d.take(st, true); !free {
 			ok = false
 			continue
 		}

@@ -92,7 +92,7 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 		x, entered := New(ts[0].st.dev, host), false
 		for i, t := range ts {
 			Given(op, i, t)
-			switch d := t.st.by(); {
+			switch d := t.st.by(0); {
 			case d == nil || d.s == x.s:
 			case x.s.putOff == nil: // use the session of the region that uses them, so that the call is deferred with its others
 				x = (&Exec{s: d.s, kin: d.s.derived}).with(mode{stream: t.st.dev.DefaultStream()})

@@ -756,10 +756,14 @@ func (r *run) awaitOthers() {
 
 // otherUser returns the deferral of another session whose calls use a gradient that the pass adds to, or nil.
 func (r *run) otherUser() *deferral {
+	own := uint64(0)
+	if d := r.x.s.putOff; d != nil {
+		own = d.number
+	}
 	for i := range r.complete {
 		c := &r.complete[i]
 		if g := c.l.grad.Load(); g != nil && !c.l.owner.closed.Load() {
-			if d := g.st.by(); d != nil && d != r.x.s.putOff {
+			if d := g.st.by(own); d != nil {
 				return d
 			}
 		}

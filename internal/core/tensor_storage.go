@@ -3,6 +3,7 @@ package core
 import (
 	"math/bits"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"tenon.dev/internal/alloc"
@@ -33,7 +34,8 @@ type storage struct {
 
 	// marks says whether the storage has been loosened, and whether other sessions have used it.
 	marks atomic.Uint32
-	// slot is the storage's index in its deferral's touched. Only the deferral's session may read it.
+	// slot is the storage's index in touched of the deferral that has it, or was the first of those that share it. Only that one's session
+	// may read it.
 	slot int32
 }
 
@@ -45,6 +47,28 @@ type uncommon struct {
 	locked *lockedMemory
 	// cleanup is for loosened storages.
 	cleanup runtime.Cleanup
+	// sharers says whose calls read the storage, if several sessions have deferred some.
+	sharers sharers
+}
+
+// sharers are the deferrals whose calls read a storage, by number, while its id says that it is shared. first is that which had the
+// storage alone, or 0 once its uses have ended.
+type sharers struct {
+	sync.Mutex
+	of    []uint64
+	first uint64
+}
+
+// other returns one of the deferrals besides not, or 0.
+func (s *sharers) other(not uint64) uint64 {
+	s.Lock()
+	defer s.Unlock()
+	for _, n := range s.of {
+		if n != not {
+			return n
+		}
+	}
+	return 0
 }
 
 // uncommon returns what few storages have, and makes it if it is not there.
@@ -260,9 +284,9 @@ func pack(id int, seq uint64) uint64 { return uint64(id+1)<<seqBits | seq }
 
 func unpack(v uint64) (id int, seq uint64) { return int(v>>seqBits) - 1, v & (1<<seqBits - 1) }
 
-// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost. The
-// bits above say that the calls write it (writtenBit), that a cleanup will be attached with the memory (looseBit), and, while force runs,
-// that its last use was found (walkedBit).
+// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, several if
+// there are more, all of which only read it, or lost. The bits above say that the calls write it (writtenBit), that a cleanup will be
+// attached with the memory (looseBit), and, while force runs, that its last use was found (walkedBit).
 const (
 	numberBits  = 48
 	numberMask  = 1<<numberBits - 1
@@ -270,11 +294,12 @@ const (
 	looseBit    = 1 << 62
 	walkedBit   = 1 << 63
 	lost        = 1<<13 - 1
+	several     = lost - 1
 	deferralsOf = lost << numberBits
 )
 
-// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that should have made its elements
-// failed.
+// deferral returns the number of the deferral whose calls use s, 0 if there is none, several, or lost if the call that should have made its
+// elements failed.
 func (s *storage) deferral() uint64 { return s.id.Load() & deferralsOf >> numberBits }
 
 // waits reports whether calls that use s have been deferred.
