@@ -122,7 +122,7 @@ func (g *Segment) laneWork(r *Recorded) (work []laneWork) {
 			if e.st == nil {
 				return
 			}
-			st := stands[e.slot]
+			st := stands[d.slotIn(e.st)]
 			if e.dt.Size() == 2 {
 				rate = laneHalfFLOPs
 			}
