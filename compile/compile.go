@@ -22,10 +22,10 @@ import (
 
 // Opt are the options of a region.
 type Opt struct {
-	// Branches is how many different calls are remembered in a session that came after the same call; 0 means 64. Beyond that, the least
-	// recently used one is forgotten, with all that came after it and its recordings. Two more numbers are limited to four times Branches:
-	// the different runs of the region, and the sequences of graphs, of this and other regions, that ended with a graph of this one. If
-	// what was forgotten keeps coming back, and so is recorded anew each time, a warning says so once.
+	// Branches is how many different calls are remembered in a session that came after the same call; 0 means 64, and a negative number is
+	// an error. Beyond that, the least recently used one is forgotten, with all that came after it and its recordings. Two more numbers are
+	// limited to four times Branches: the different runs of the region, and the sequences of graphs, of this and other regions, that ended
+	// with a graph of this one. If what was forgotten keeps coming back, and so is recorded anew each time, a warning says so once.
 	Branches int
 	// Static lists the tensor arguments of a function, by number, whose memory does not move, such as weights. Numbers begin at 0 and count
 	// tensors in the order of the parameters and within lists, structs and maps; the Exec and nil do not count. Other arguments are copied

@@ -352,7 +352,8 @@ func (r *recording) explain() Graph {
 
 var remedies = []struct{ text, remedy string }{
 	{"mutated inputs", "name the argument in Opt.Static, let the function capture it, or return a new tensor"},
-	{"incompatible ops", "see in Explain which operation cuts the function, and do it before or after the call, or in compile.Disable"},
+	{"cpu device", "move tensors of the processor to the device first, and read values after the call"},
+	{"incompatible op", "see in Explain which operation cuts the function, and do it before or after the call, or in compile.Disable"},
 	{"multiple devices", "give each device a region of its own"},
 	{"an output whose address", "do not ask for the address of what the region makes, or copy it to memory of your own first"},
 	{"re-recording limit", "give the function tensors that stay where they are, leave them out of Opt.Static, or raise Opt.RerecordLimit"},

@@ -20,8 +20,8 @@ type Callable[F any] struct {
 
 // Func returns a function that does what f does, but as a region: the work of f's calls runs together when f returns, from the third run on
 // as a graph. f's first parameter is an Exec. Its other parameters and its results may have any types. Tensors in them are arguments and
-// results of the function, also in slices, arrays, structs and maps (by key), however deep. Tensors behind pointers, such as a module's
-// parameters, count as captured: they should stay where they are. Of the tensors that f makes, only the returned ones are kept.
+// results of the function, also in slices, arrays, structs and maps (by key), up to 32 levels deep. Tensors behind pointers, such as a
+// module's parameters, count as captured: they should stay where they are. Of the tensors that f makes, only the returned ones are kept.
 //
 // The function's next call reuses the memory of the results and of what their derivatives need. A call begins a new step, unless a backward
 // pass of an earlier call is still to come, and using a result of an earlier step is an error. Clone results that must last longer, or call

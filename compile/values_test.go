@@ -53,6 +53,21 @@ func TestTensorsInStructs(t *testing.T) {
 	if s := f.Stats(x); s.Recordings != 1 || s.Replays != 6 {
 		t.Errorf("%+v", s)
 	}
+	type tree struct { // which holds itself twice, and a tensor
+		Left, Right []tree
+		Leaf        *tenon.Tensor
+	}
+	sum := compile.Func(func(x *tenon.Exec, t tree) *tenon.Tensor { return x.Add(t.Leaf, t.Right[0].Leaf) })
+	for i := range 5 {
+		leaf := x.Full([]int{2}, float64(i), tenon.Float32)
+		got, want := read(t, x, sum.Call(x, tree{Leaf: leaf, Right: []tree{{Leaf: x.MulS(leaf, 2)}}})), fmt.Sprint([]int{3 * i, 3 * i})
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if s := sum.Stats(x); s.Recordings != 1 || s.Replays != 3 {
+		t.Errorf("%+v", s)
+	}
 	endless := map[string]any{}
 	endless["self"] = endless
 	g := compile.Func(func(x *tenon.Exec, m map[string]any) *tenon.Tensor { return x.Ones([]int{2}, tenon.Float32) })

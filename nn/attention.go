@@ -102,8 +102,8 @@ type MultiheadAttentionForwardOpt struct {
 func (m *MultiheadAttention) Training() bool { return made(m, "MultiheadAttention").Mode.Training() }
 
 // Forward returns what the queries [T, Batch, Embed] gather from the values [S, Batch, ValueSize] with the keys [S, Batch, KeySize], as
-// [T, Batch, Embed]; inputs without Batch give a result without it. It never keeps the weights [T, S], and a query that sees no key gets
-// the bias of OutProj. Self-attention, in which the three inputs are the same tensor, is projected by one product.
+// [T, Batch, Embed]; inputs without Batch give a result without it. The weights [T, S] are not returned. A query that sees no key gets the
+// bias of OutProj. Self-attention, in which the three inputs are the same tensor, is projected by one product.
 func (m *MultiheadAttention) Forward(x *tenon.Exec, query, key, value *tenon.Tensor, opts ...MultiheadAttentionForwardOpt) *tenon.Tensor {
 	opt := core.One("MultiheadAttention", opts)
 	single := m.check(query, key, value, opt)

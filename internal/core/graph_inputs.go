@@ -50,8 +50,8 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 	return nil
 }
 
-// fewCopies is the number of copies up to which the driver makes each. A kernel costs as much to queue as one or two of them, and replaces
-// them all.
+// fewCopies is the number of copies up to which the driver makes each. It is a guess that a kernel, which replaces all of them, costs as
+// much to queue as two.
 const fewCopies = 2
 
 // wordTypes are the types of what a kernel copies.
