@@ -50,14 +50,10 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 	return nil
 }
 
-// fewCopies is the number of copies up to which the driver makes each. It is a guess that a kernel, which replaces all of them, costs as
-// much to queue as two.
-const fewCopies = 2
-
 // wordTypes are the types of what a kernel copies.
 var wordTypes = []dtype.DType{dtype.Int32}
 
-// inputCopies are copies of ranges of a device's memory. One kernel makes those of whole words if there are more than a few.
+// inputCopies are copies of ranges of a device's memory. One kernel makes those of whole words, the driver all others.
 type inputCopies struct {
 	kernels.Issuer // nil: what copies asks for nothing but launches
 	st             *rt.Stream
@@ -98,7 +94,7 @@ func (c *inputCopies) add(dst, src uint64, n int) {
 // issue queues the copies. If a kernel cannot be loaded or launched, the driver makes its copies.
 func (c *inputCopies) issue() error {
 	// A checker would take the kernel for a use of what is copied.
-	if len(c.words.sizes) <= fewCopies || c.st.Device().Info().Checked || c.together() != nil {
+	if c.st.Device().Info().Checked || c.together() != nil {
 		if err := c.oneByOne(&c.words, wordTypes[0].Size()); err != nil {
 			return err
 		}
