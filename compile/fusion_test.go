@@ -285,6 +285,43 @@ func TestChangeOfClosedTensor(t *testing.T) {
 	}
 }
 
+// Casts of the weights of convolutions with one tap are joined too: the strides of a dimension of size 1 say nothing.
+func TestCastsOfOneTapAreJoined(t *testing.T) {
+	x := open(t)
+	var w []*tenon.Tensor
+	for range 3 {
+		w = append(w, x.ChannelsLast(x.RandN([]int{8, 8, 1, 1}, tenon.Float32)))
+	}
+	in := x.ChannelsLast(x.ToDType(x.RandN([]int{2, 8, 4, 4}, tenon.Float32), tenon.BFloat16))
+	step := func(x *tenon.Exec) string {
+		h := in
+		for _, p := range w {
+			h = x.NoGrad().Autocast(tenon.BFloat16).Conv2d(h, p, nil, tenon.Conv2dOpt{})
+		}
+		return read(t, x, x.ToDType(h, tenon.Float32))
+	}
+	var want string
+	x.Scope(func(x *tenon.Exec) { want = step(x) })
+	r := compile.New()
+	for range 3 {
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			if got := step(x); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			return nil
+		}))
+	}
+	var casts []string
+	for _, k := range r.Explain(x).Segments[0].Kernels {
+		if k.Name == "joined copy" || k.Name == "Copy" {
+			casts = append(casts, k.Name)
+		}
+	}
+	if len(casts) != 1 || casts[0] != "joined copy" {
+		t.Errorf("the weights are cast by %q, not by one kernel", casts)
+	}
+}
+
 // Casts of weights run together before the first layer, and those of their gradients, which batched products do not include, after the
 // last, with the same bits as without a region; weights may be in channels last, and a weight that a layer changes is cast in its place.
 func TestCastsAreJoined(t *testing.T) {

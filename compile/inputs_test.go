@@ -62,6 +62,38 @@ func TestInputsAreCopiedTogether(t *testing.T) {
 	}
 }
 
+// Nothing is copied for an input without elements, of which views have offsets that its memory does not have.
+func TestEmptyInputsAreNotCopied(t *testing.T) {
+	x, rec := openRecorded(t)
+	f := compile.Func(func(x *tenon.Exec, in, other *tenon.Tensor) *tenon.Tensor {
+		left, right := x.Narrow(in, 1, 0, 1), x.Narrow(in, 1, 1, 1)
+		return x.Cat([]*tenon.Tensor{x.AddS(x.Cat([]*tenon.Tensor{right, left}, 0), 1), x.MulS(other, 2)}, 0)
+	})
+	other := x.Ones([]int{3, 1}, tenon.Float32)
+	var keep []*tenon.Tensor // so that each run has other inputs
+	for run := range 5 {
+		in := x.Zeros([]int{0, 2}, tenon.Float32)
+		keep = append(keep, in)
+		rec.Reset()
+		y := f.Call(x, in, other)
+		if got := read(t, x, y); got != "[2 2 2]" {
+			t.Errorf("run %d: got %s", run, got)
+		}
+		y.Close()
+		// the kernel copies the other input
+		if kernels, copies, graphs := rec.Count("Launch"), rec.Count("CopyDtoD"), rec.Count("GraphLaunch"); run >= 2 &&
+			(kernels != 1 || copies != 0 || graphs != 1) {
+			t.Errorf("run %d: %d kernels, %d copies and %d graphs, want 1, 0 and 1", run, kernels, copies, graphs)
+		}
+	}
+	for _, in := range keep {
+		in.Close()
+	}
+	if s := f.Stats(x); s.Recordings != 1 || s.Replays < 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // If the driver refuses a call, such as the load of the kernel that copies inputs, results are right or there is an error.
 func TestInputsAreCopiedDespiteFaults(t *testing.T) {
 	x, d := openFailing(t)

@@ -125,6 +125,15 @@ func anything(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return operands(rng, []dtype.DType{t}, n)[0]
 }
 
+// holed is mild with a NaN here and there.
+func holed(rng *rand.Rand, t dtype.DType, n int) []byte {
+	b := mild(rng, t, n)
+	for i := rng.IntN(50); i < n; i += 50 + rng.IntN(200) {
+		put(b[i*t.Size():][:0], t, realBits(t, math.NaN()))
+	}
+	return b
+}
+
 // mild generates numbers whose sums stay finite, including a few zeros and subnormal-sized numbers.
 func mild(rng *rand.Rand, t dtype.DType, n int) []byte {
 	b := make([]byte, 0, n*t.Size())

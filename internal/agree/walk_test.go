@@ -50,14 +50,20 @@ var unfoldShapes = []kernels.Conv{
 	{Batch: 3, In: 1, H: 11, W: 30, Out: 16, KH: 7, KW: 5, StrideH: 2, StrideW: 3, PadH: 3, PadW: 0, DilationH: 1, DilationW: 1},
 	{Batch: 2, In: 4, H: 9, W: 10, Out: 24, KH: 2, KW: 3, StrideH: 1, StrideW: 1, PadH: 0, PadW: 4, DilationH: 3, DilationW: 2},
 	{Batch: 2, In: 2, H: 14, W: 15, Out: 8, KH: 2, KW: 2, StrideH: 5, StrideW: 4, DilationH: 1, DilationW: 1},
+	{Batch: 8, In: 3, H: 21, W: 18, Out: 64, KH: 7, KW: 7, StrideH: 2, StrideW: 2, PadH: 3, PadW: 3, DilationH: 1, DilationW: 1},
+	{Batch: 3, In: 4, H: 19, W: 24, Out: 40, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 2, DilationW: 1},
+	{Batch: 2, In: 3, H: 16, W: 24, Out: 32, KH: 4, KW: 4, StrideH: 4, StrideW: 4, DilationH: 1, DilationW: 1},
+	{Batch: 2, In: 1, H: 9, W: 40, Out: 16, KH: 3, KW: 11, StrideH: 1, StrideW: 3, PadW: 6, DilationH: 1, DilationW: 1},
+	{Batch: 4, In: 3, H: 32, W: 49, Out: 48, KH: 16, KW: 16, StrideH: 16, StrideW: 16, DilationH: 1, DilationW: 1},
+	{Batch: 4, In: 2, H: 14, W: 11, Out: 16, KH: 4, KW: 5, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 1},
 	{Batch: 12, In: 32, H: 128, W: 120, Out: 3, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1},
 	{Batch: 3, In: 35, H: 64, W: 80, Out: 48, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1},
 }
 
-// TestUnfolded compares convolutions whose windows are laid out, and gradients of narrow weights, with sums in float64.
+// TestUnfolded compares convolutions whose windows are laid out or gathered as runs, and gradients of narrow weights, with sums in float64.
+// What is not a number reaches the windows that contain it and no others.
 func TestUnfolded(t *testing.T) {
 	spread(t, func(p *pair) {
-		p.limits = hopper
 		for i, c := range unfoldShapes {
 			c.OH = (c.H+2*c.PadH-c.DilationH*(c.KH-1)-1)/c.StrideH + 1
 			c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
@@ -65,13 +71,28 @@ func TestUnfolded(t *testing.T) {
 			if c.KH*c.KW > 1 {
 				c.Turn = kernels.TurnWherePossible
 			}
-			for last := range 8 {
+			for last := range 16 {
 				c.LastX, c.LastW, c.LastY = last&1 != 0, last&2 != 0, last&4 != 0
+				p.limits = hopper
+				if last >= 8 { // without the copy engine
+					p.limits.Major = 8
+				}
 				cc := convCase{conv: c, t: []dtype.DType{dtype.BFloat16, dtype.Float16}[last%2], exact: (i+last)%3 == 0,
-					bias: (i+last)%2 == 0}
+					bias: (i+last)%2 == 0, holes: (i+last)%3 == 1}
 				for product := range 3 {
 					p.try(cc.trial(product))
 				}
+			}
+		}
+		gathered := map[[2]uint8]bool{}
+		for s := range p.lib.programs {
+			if s.Product.Mapped > 1 {
+				gathered[[2]uint8{s.Product.Left.Width, s.Product.Right.Width}] = true
+			}
+		}
+		for _, widths := range [][2]uint8{{4, 8}, {8, 4}, {8, 8}} {
+			if !gathered[widths] {
+				t.Errorf("no runs are gathered with accesses of %d and %d elements", widths[0], widths[1])
 			}
 		}
 	})

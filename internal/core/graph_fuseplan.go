@@ -287,7 +287,7 @@ func (b *planning) add(i int) {
 		if p.op == kernels.Copy { // a copy could not keep a NaN's bits
 			call.Widens = c.ins == 1 && c.dsts == 0 && c.in[0].form == c.out[0].form && c.in[0].offset%8 == 0 && c.in[0].form.plain &&
 				c.in[0].dt.IsFloat() && c.in[0].dt.Size() == 2 && c.out[0].dt == dtype.Float32
-			call.Converts = c.ins == 1 && c.dsts == 0 && len(p.numbers) == 0 && c.in[0].form == c.out[0].form &&
+			call.Converts = c.ins == 1 && c.dsts == 0 && len(p.numbers) == 0 && c.in[0].form.lies(c.out[0].form) &&
 				c.out[0].form.extent == c.out[0].form.numel
 		} else {
 			call.Narrow.To = ins

@@ -158,12 +158,15 @@ func (g *Segment) use(e *element, maker int) {
 			g.madeB = append(g.madeB, e.slot)
 		} else {
 			i = len(g.inputs)
-			g.inputs = append(g.inputs, Input{st: e.st, Lo: e.offset * e.dt.Size(), Hi: e.offset * e.dt.Size()})
+			g.inputs = append(g.inputs, Input{st: e.st})
 		}
 		g.index[e.slot] = i
 	}
-	if i >= 0 {
-		in, size := &g.inputs[i], e.dt.Size()
-		in.Lo, in.Hi = min(in.Lo, e.offset*size), max(in.Hi, (e.offset+e.form.extent)*size)
+	if i >= 0 && e.form.extent > 0 { // a tensor without elements may be a view beyond the end of its memory
+		in, lo, hi := &g.inputs[i], e.offset*e.dt.Size(), (e.offset+e.form.extent)*e.dt.Size()
+		if in.Lo < in.Hi {
+			lo, hi = min(in.Lo, lo), max(in.Hi, hi)
+		}
+		in.Lo, in.Hi = lo, hi
 	}
 }

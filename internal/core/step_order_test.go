@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -8,6 +9,40 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/record"
 )
+
+// A leaf takes over a gradient that is laid out like it, such as that of a weight with channels last, and does not copy it.
+func TestGradientsAreTakenOver(t *testing.T) {
+	var rec *record.Device
+	x, _ := simExec(t, func(d driver.Device) driver.Device { rec = record.New(d); return rec })
+	for _, c := range []struct {
+		name     string
+		lay      func(t *Tensor) *Tensor // the leaf
+		gradient func(t *Tensor) *Tensor
+		launches int // the product that makes the gradient, and a copy
+	}{
+		{"contiguous", x.Contiguous, x.Contiguous, 1},
+		{"channels last", x.ChannelsLast, x.ChannelsLast, 1},
+		{"transposed", func(t *Tensor) *Tensor { return x.Clone(x.Transpose(t, 0, 1)) }, func(t *Tensor) *Tensor { return t }, 1},
+		{"contiguous leaf", x.Contiguous, x.ChannelsLast, 2},
+	} {
+		x.Scope(func(x *Exec) {
+			w := c.lay(x.RandN([]int{2, 3, 4, 5}, dtype.Float32)).SetRequiresGrad(true)
+			dy := c.gradient(x.FullLike(x.Detach(w), 2, LikeOpt{}))
+			y, ones := x.Mul(w, dy), x.FullLike(dy, 1, LikeOpt{})
+			rec.Reset()
+			if err := x.Backward(y, BackwardOpt{Gradient: ones}); err != nil {
+				t.Fatal(err)
+			}
+			if n := rec.Count("Launch"); n != c.launches {
+				t.Errorf("%s: the gradient took %d launches, want %d", c.name, n, c.launches)
+			}
+			if g := w.Grad(); c.launches == 1 && !slices.Equal(g.Stride(), w.Stride()) {
+				t.Errorf("%s: the gradient has strides %v, the leaf %v", c.name, g.Stride(), w.Stride())
+			}
+			want(t, x, x.Sub(w.Grad(), dy), make([]float32, 120)...)
+		})
+	}
+}
 
 // TestStepsAreOrdered: a step of an optimizer waits once for another stream that uses what the step changes, or that writes a gradient, and
 // other streams wait once for the step. If a stream and a step both only read a gradient, neither waits.

@@ -670,7 +670,7 @@ func (r *run) accumulate() {
 		c := &r.complete[i]
 		switch l, g := c.l, c.g; {
 		case l.owner.closed.Load():
-		case l.grad.Load() == nil && g.st.sole() && g.IsContiguous() && g.dt == l.meta.dt && g.scope == c.x.s.scope && g.scope != nil:
+		case l.grad.Load() == nil && g.st.sole() && l.meta.takes(g) && g.scope == c.x.s.scope && g.scope != nil:
 			c.taken = g
 		case l.grad.Load() == nil:
 			c.taken = c.x.Clone(g)
@@ -733,6 +733,11 @@ func (r *run) accumulate() {
 	clear(r.complete)
 	clear(r.retained)
 	r.complete, r.retained = r.complete[:0], r.retained[:0]
+}
+
+// takes reports whether g can be the gradient of a leaf described by m as it is: contiguous, or without gaps and laid out like the leaf.
+func (m *meta) takes(g *Tensor) bool {
+	return g.dt == m.dt && (g.IsContiguous() || g.extent == g.numel && g.form.lies(m.form))
 }
 
 // awaitOthers returns, with accumulateMu held, once no other session has deferred a use of a gradient that the pass adds to: passes in

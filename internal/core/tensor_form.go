@@ -27,6 +27,18 @@ type form struct {
 	contiguous, plain bool
 }
 
+// lies reports whether the elements of f have the places of g's. The strides of dimensions of size 1 do not matter.
+func (f *form) lies(g *form) bool {
+	if f == g {
+		return true
+	}
+	same := infer.Same(f.shape, g.shape)
+	for d, n := range f.shape {
+		same = same && (n == 1 || f.stride[d] == g.stride[d])
+	}
+	return same
+}
+
 // interned holds objects that exist only once, by weak pointers: unused ones are collected.
 type interned[T any] struct {
 	mu sync.Mutex

@@ -303,8 +303,13 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 			return err
 		}
 	}
-	if c.unfolds(is.Limits(), kind, a.DType) {
-		return c.unfold(is, kind, res, a, b, bias, e)
+	if c.colours(is.Limits(), kind, a.DType) {
+		if s := c.runs(is.Limits(), kind, a.DType); s != nil {
+			return c.gatherRuns(is, s, kind, res, a, b, bias, e)
+		}
+		if c.unfolds(kind, a.DType) {
+			return c.unfold(is, kind, res, a, b, bias, e)
+		}
 	}
 	if kind == convWeight && c.pointwise() && c.Turn == TurnWhereGood && large {
 		return c.pointwiseWeight(is, res, a, b)

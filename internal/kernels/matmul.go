@@ -210,10 +210,10 @@ func (p *product) issue(is Issuer) error {
 	}
 	switch r.Mapped {
 	case mapLeft, mapPhases:
-		a.maps[0].host = p.walk.pixelMap(&p.a, t.rows, t.depth)
+		r.Left.Width, a.maps[0].host = p.walk.accessWidth(p.a.DType), p.walk.pixelMap(&p.a, t.rows, t.depth)
 		a.walk.set(p.walk)
 	case mapRight:
-		a.maps[1].host = p.walk.pixelMap(&p.b, t.cols, t.depth)
+		r.Right.Width, a.maps[1].host = p.walk.accessWidth(p.b.DType), p.walk.pixelMap(&p.b, t.cols, t.depth)
 		a.walk.set(p.walk)
 	}
 	a.layout(packing(l))
@@ -493,9 +493,9 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				bb = p.walk.ofPhase(bb, end)
 				fallthrough
 			case mapLeft:
-				a = p.walk.gathered(g, mapLeft, p.maps[0].TensorMap, p.a.Buffer, g.m0, m, end)
+				a = p.walk.gathered(g, mapLeft, r.Left.Width, p.maps[0].TensorMap, p.a.Buffer, g.m0, m, end)
 			case mapRight:
-				bb = p.walk.gathered(g, mapRight, p.maps[1].TensorMap, p.b.Buffer, g.n0, n, end)
+				bb = p.walk.gathered(g, mapRight, r.Right.Width, p.maps[1].TensorMap, p.b.Buffer, g.n0, n, end)
 			}
 			if r.Split() {
 				part := k.BlockIdx(kernel.Z).MulWide(p.batch.Value).Add(b.Convert(dtype.Int64)).Mul(m.MulWide(n))

@@ -99,7 +99,7 @@ func (c *Conv) phased() *walk {
 	slices.SortStableFunc(f.list, func(p, q phase) int { return q.count() - p.count() })
 	f.mean = float64(all) / float64(max(1, f.list[0].count())*len(f.list))
 	w.phases = f
-	return w
+	return w.dense()
 }
 
 // fits reports whether walks can have the phases' distances, and some phase has taps.

@@ -112,6 +112,7 @@ func TestTensorMapOfPixels(t *testing.T) {
 	} {
 		w, want := base, slices.Clone(append(words, make([]uint32, 32-len(words))...))
 		c.change(&w)
+		w.dense()
 		for at, v := range c.words {
 			want[at] = v
 		}

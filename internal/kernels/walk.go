@@ -27,9 +27,11 @@ const (
 
 // walk describes the windows of a product's gathered operand, [images, height, width, channels]: down times across of them in each image.
 // The first one has its first pixel at first {column, row}, and the next ones are step apart. In a window, pixels have the distance apart.
-// turned says that places in a window are counted from its end. If there are phases, each has part of the places.
+// turned says that places in a window are counted from its end. If there are phases, each has part of the places. Columns are column
+// elements apart in memory, and rows line; of a pixel's channels the first ones, present, are there, and the others are zeros.
 type walk struct {
 	images, height, width, channels int
+	column, line, present           int
 	down, across                    int
 	first, step, apart, window      [2]int
 	turned                          bool
@@ -51,7 +53,22 @@ func (c *Conv) walk(kind convKind) *walk {
 		w.height, w.width, w.channels, w.down, w.across, w.turned = c.OH, c.OW, c.Out, c.H, c.W, true
 		w.first = [2]int{c.PadW - (c.KW-1)*c.DilationW, c.PadH - (c.KH-1)*c.DilationH}
 	}
+	return w.dense()
+}
+
+// dense says that the images have no gaps, and returns w.
+func (w *walk) dense() *walk {
+	w.column, w.line, w.present = w.channels, w.width*w.channels, w.channels
 	return w
+}
+
+// accessWidth returns how many channels can be read together: all are present or none is.
+func (w *walk) accessWidth(t dtype.DType) uint8 {
+	width := 16 / t.Size()
+	for w.present%width != 0 {
+		width /= 2
+	}
+	return uint8(width)
 }
 
 // last returns where the walk ends, relative to the last column and row.
@@ -141,13 +158,13 @@ func (c *Conv) walkProduct(is Issuer, w *walk, kind convKind, res, a, b, bias Op
 
 // pixelMap returns the tensor map of the gathered operand, for tiles of places x depth.
 func (w *walk) pixelMap(o *Operand, places, depth int) kir.TensorMap {
-	size := o.DType.Size() * w.channels
+	size := o.DType.Size()
 	line, lines := depth, places
 	if w.kind == mapRight {
 		line, lines = lines, line
 	}
-	return kir.TensorMap{Addr: o.Ptr, Dims: [4]int{w.channels, w.width, w.height, w.images},
-		Strides: [3]int{size, size * w.width, size * w.width * w.height},
+	return kir.TensorMap{Addr: o.Ptr, Dims: [4]int{w.present, w.width, w.height, w.images},
+		Strides: [3]int{size * w.column, size * w.line, size * w.line * w.height},
 		Tile:    kir.MapTile{Type: o.DType, Line: line, Lines: lines, Pixels: true},
 		Pixels:  kir.MapPixels{First: w.first, Last: w.last(), Step: w.step}}
 }
@@ -156,6 +173,7 @@ func (w *walk) pixelMap(o *Operand, places, depth int) kir.TensorMap {
 // window are: from + by*place.
 type walkArgs struct {
 	images, height, width, channels, across, perImage, kw, count intArg
+	column, line, present                                        intArg
 	stepX, stepY, firstX, firstY, fromX, fromY, byX, byY         intArg
 	pixelsDiv, acrossDiv, channelsDiv, kwDiv                     dividerArg
 	phase                                                        phaseArgs
@@ -166,6 +184,7 @@ func (a *walkArgs) set(w *walk) {
 	a.images.host, a.height.host, a.width.host, a.channels.host = w.images, w.height, w.width, w.channels
 	a.across.host, a.perImage.host, a.kw.host = w.across, w.across*w.down, w.window[0]
 	a.count.host = w.window[0] * w.window[1] * w.channels
+	a.column.host, a.line.host, a.present.host = w.column, w.line, w.present
 	a.stepX.host, a.stepY.host, a.firstX.host, a.firstY.host = w.step[0], w.step[1], w.first[0], w.first[1]
 	a.byX.host, a.byY.host = w.apart[0], w.apart[1]
 	if w.turned {
@@ -181,6 +200,7 @@ func (a *walkArgs) set(w *walk) {
 func (a *walkArgs) layout(p params) {
 	p.i32s("images height width channels across pixels kw count", &a.images, &a.height, &a.width, &a.channels, &a.across, &a.perImage,
 		&a.kw, &a.count)
+	p.i32s("column line present", &a.column, &a.line, &a.present)
 	p.i32s("step_x step_y first_x first_y from_x from_y by_x by_y", &a.stepX, &a.stepY, &a.firstX, &a.firstY, &a.fromX, &a.fromY,
 		&a.byX, &a.byY)
 	p.divider(&a.pixelsDiv, "magic0", "shift0")
@@ -206,11 +226,11 @@ func (a *walkArgs) patch(element kernel.Value) kernel.Patch {
 	return kernel.Patch{Channel: channel, Col: a.fromX.Add(kx.Mul(a.byX.Value)), Row: a.fromY.Add(ky.Mul(a.byY.Value))}
 }
 
-// gathered returns the operand that is gathered from the images in u. Its tile begins at p0 along its own axis; places is the total number
-// of positions there, and end that of depths.
-func (a *walkArgs) gathered(g *gemm, kind mapKind, m kernel.TensorMap, u kernel.Buffer, p0, places, end kernel.Value) side {
+// gathered returns the operand that is gathered from the images in u, width elements at a time where the copy engine does not do it. Its
+// tile begins at p0 along its own axis; places is the total number of positions there, and end that of depths.
+func (a *walkArgs) gathered(g *gemm, kind mapKind, width uint8, m kernel.TensorMap, u kernel.Buffer, p0, places, end kernel.Value) side {
 	k := g.k
-	s := side{width: 16 / g.in.Size(), groups: kernel.AlongCols}
+	s := side{width: int(width), groups: kernel.AlongCols}
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		place, depth := p0.Add(p), k0.Add(d)
 		inside := place.Lt(places).And(depth.Lt(end))
@@ -220,9 +240,9 @@ func (a *walkArgs) gathered(g *gemm, kind mapKind, m kernel.TensorMap, u kernel.
 		from, at := a.pixels(place), a.patch(depth)
 		x, y := from.Col.Add(at.Col), from.Row.Add(at.Row)
 		within := func(v, n kernel.Value) kernel.Value { return v.Bitcast(dtype.Uint32).Lt(n.Bitcast(dtype.Uint32)) }
-		inside = inside.And(within(x, a.width.Value)).And(within(y, a.height.Value))
-		pixel := from.Image.Mul(a.height.Value).Add(y).Mul(a.width.Value).Add(x)
-		return u, pixel.MulWide(a.channels.Value).Add(at.Channel.Convert(dtype.Int64)), inside
+		inside = inside.And(within(x, a.width.Value)).And(within(y, a.height.Value)).And(at.Channel.Lt(a.present.Value))
+		row := from.Image.Mul(a.height.Value).Add(y)
+		return u, row.MulWide(a.line.Value).Add(x.MulWide(a.column.Value)).Add(at.Channel.Convert(dtype.Int64)), inside
 	}
 	line, first := g.tile.depth, kernel.Pixels{}
 	if kind == mapRight {
