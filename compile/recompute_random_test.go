@@ -19,7 +19,10 @@ type callable struct {
 	seed          uint64
 	f             func(x *tenon.Exec, a, b *tenon.Tensor) []*tenon.Tensor
 	params, state []*tenon.Tensor
-	out           string
+	// Of data, of which batches are parts, and of table, rows of which the function reads, each step uses another part.
+	data, table *tenon.Tensor
+	n           int
+	out         string
 }
 
 func newCallable(x *tenon.Exec, seed uint64) *callable {
@@ -30,6 +33,7 @@ func newCallable(x *tenon.Exec, seed uint64) *callable {
 		c.state = append(c.state, c.make(x, rng, side))
 	}
 	c.params = append(c.params, c.make(x, rng, side).SetRequiresGrad(true))
+	c.data, c.table = c.make(x, rng, 24, side), c.make(x, rng, 5, side)
 	c.f = c.body
 	return c
 }
@@ -54,7 +58,7 @@ func (c *callable) body(x *tenon.Exec, a, b *tenon.Tensor) []*tenon.Tensor {
 	for range 4 + rng.IntN(24) {
 		a, b := pick(), pick()
 		var y *tenon.Tensor
-		switch rng.IntN(22) {
+		switch rng.IntN(23) {
 		case 0:
 			y = x.Add(a, b)
 		case 1, 2:
@@ -96,6 +100,8 @@ func (c *callable) body(x *tenon.Exec, a, b *tenon.Tensor) []*tenon.Tensor {
 			y = x.Where(x.Gt(a, b), x.Sin(a), x.Cos(b))
 		case 21:
 			y = x.Tanh(x.Mul(x.Mul(a, c.state[0]), x.AddS(c.params[3], 1)))
+		case 22:
+			y = x.Sin(x.Mul(a, x.Select(c.table, 0, c.n)))
 		}
 		live = append(live, x.Clamp(y, x.Full(nil, -4, tenon.Float32), x.Full(nil, 4, tenon.Float32)))
 	}
@@ -115,6 +121,13 @@ func (c *callable) step(x *tenon.Exec, n int) (err error) {
 	}
 	args := rand.New(rand.NewPCG(c.seed, uint64(10+n)))
 	a, b := c.make(x, args, rows, side), c.make(x, args, rows, side)
+	c.n = n
+	if c.seed%4 >= 2 {
+		a = x.Narrow(c.data, 0, n, rows)
+		if c.seed%8 >= 6 {
+			b = x.Narrow(c.data, 0, 10+2*((n+2)%4), rows)
+		}
+	}
 	if c.seed%3 == 0 {
 		a.SetRequiresGrad(true)
 	}

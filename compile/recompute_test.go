@@ -716,3 +716,45 @@ func TestRecomputeInTwoSessions(t *testing.T) {
 		})
 	}
 }
+
+// The backward pass reads the part of a tensor that its own run read, though a run with another part found the plan.
+func TestRecomputeFromParts(t *testing.T) {
+	x := open(t)
+	w := tenon.From(x, []float32{2}).SetRequiresGrad(true)
+	for _, kind := range []tenon.DType{tenon.Float32, tenon.Float64, tenon.BFloat16} {
+		data := x.ToDType(tenon.From(x, []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 8, 2), kind)
+		at := 0
+		for name, part := range map[string]func(x *tenon.Exec, at int) *tenon.Tensor{
+			"Narrow":    func(x *tenon.Exec, at int) *tenon.Tensor { return x.Narrow(data, 0, at, 2) },
+			"Select":    func(x *tenon.Exec, at int) *tenon.Tensor { return x.Select(data, 0, at) },
+			"AsStrided": func(x *tenon.Exec, at int) *tenon.Tensor { return x.AsStrided(data, []int{3}, []int{1}, 2*at) },
+		} {
+			for _, inside := range []bool{false, true} {
+				loss := func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+					if inside {
+						in = part(x, at)
+					}
+					return x.Sum(x.Square(x.Mul(in, w)), nil)
+				}
+				f := compile.Func(loss)
+				for _, at = range []int{0, 1, 2, 4, 5, 6, 4, 0, 1} {
+					var grads [2]string
+					for i, call := range []func(*tenon.Exec, *tenon.Tensor) *tenon.Tensor{loss, f.Call} {
+						x.Scope(func(x *tenon.Exec) {
+							must(t, x.Backward(call(x, part(x, at))))
+							grads[i] = read(t, x, w.Grad())
+							w.SetGrad(nil)
+						})
+					}
+					if grads[0] != grads[1] {
+						t.Errorf("%s of %v at %d, inside %v: the gradient is %s, want %s", name, kind, at, inside, grads[1], grads[0])
+					}
+				}
+				if s := f.Stats(x); s.Recomputed == 0 {
+					t.Errorf("%s of %v, inside %v: nothing was computed again", name, kind, inside)
+				}
+				must(t, compile.Reset(x))
+			}
+		}
+	}
+}

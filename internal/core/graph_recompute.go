@@ -335,7 +335,7 @@ func (r *recomputeFinder) source(e *element) int {
 	i := slices.IndexFunc(p.sources, func(s recomputeSource) bool { return s.slot == e.slot })
 	if i < 0 {
 		i = len(p.sources)
-		p.sources = append(p.sources, recomputeSource{e.slot, r.makers[e.slot] >= 0, e.form, e.dt})
+		p.sources = append(p.sources, recomputeSource{e.slot, r.makers[e.slot] >= 0, e.form, e.dt, r.d.places[e.slot].base})
 	}
 	return i
 }
@@ -355,7 +355,7 @@ func (d *deferral) omit(sp *Span, p *recomputeChoice) {
 		st.retain()
 		st.marks.Or(ofOmission)
 		o.sources = append(o.sources, slot{st: st, form: s.form, version: st.version.Load(), dt: s.dt})
-		o.writers = append(o.writers, writer)
+		o.shifts, o.writers = append(o.shifts, d.places[s.slot].base-s.base), append(o.writers, writer)
 	}
 	for i := range p.calls {
 		c := &p.calls[i]

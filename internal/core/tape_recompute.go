@@ -40,11 +40,13 @@ type recomputeOperand struct {
 }
 
 // recomputeSource is a storage that the calls read, by its slot. made says that the run has made it. form and dt are those of one operand.
+// The offsets of operands are those of a run that used the storage from byte base on: others may use another part of theirs.
 type recomputeSource struct {
 	slot int32
 	made bool
 	form *form
 	dt   dtype.DType
+	base int
 }
 
 // recomputeValue is a value that is not saved, by its storage's slot and the call that makes it.
@@ -65,8 +67,10 @@ type omission struct {
 	// execs and attrs are those of the plan's calls in the run.
 	execs []*Exec
 	attrs []*attrs
-	// sources are what the calls read from outside, and writers the latest writes of those that the run did not make.
+	// sources are what the calls read from outside, shifts how many bytes after the plan's the run's parts of them begin, and writers the
+	// latest writes of those that the run did not make.
 	sources []slot
+	shifts  []int
 	writers []uint64
 	values  []omittedValue
 	// left counts the saved tensors that are omitted and still on the tape.
@@ -198,7 +202,11 @@ func (o *omission) run(x *Exec, made [][]*Tensor, k int) {
 	operands := make([]*Tensor, len(c.operands))
 	for i := range c.operands {
 		if e := &c.operands[i]; e.form != nil {
-			operands[i] = handleOf(o.storageOf(x, made, e), e.form, e.offset, e.dt)
+			offset := e.offset
+			if e.call < 0 {
+				offset += o.shifts[e.from] / e.dt.Size()
+			}
+			operands[i] = handleOf(o.storageOf(x, made, e), e.form, offset, e.dt)
 			x.s.adopt(operands[i])
 		}
 	}

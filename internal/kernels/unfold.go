@@ -29,7 +29,7 @@ func (c *Conv) colours(lim *Limits, kind convKind, t dtype.DType) bool {
 	return lim.Multiprocessors >= fewMultiprocessors && m*n*k >= convTurnFrom
 }
 
-// unfolds reports whether a product of images of a few colours, which is no convolution over runs, lays out their windows.
+// unfolds reports whether a product of images of a few colours that is no convolution over runs lays out their windows.
 func (c *Conv) unfolds(kind convKind, t dtype.DType) bool {
 	_, _, depth := c.unfolded()
 	return depth*c.Batch*c.OH*c.OW*t.Size() <= unfoldMost &&
@@ -51,7 +51,7 @@ func zeros(is Issuer, t dtype.DType, count int) (o Operand, err error) {
 	return o, Pointwise(is, Fill, t, []Scalar{{}}, []Operand{o}, nil)
 }
 
-// fillUp returns the images of x with channels last, each with height x width pixels of so many channels. What x does not have is zeros. The
+// fillUp returns the images of x with channels last, each with height x width pixels of so many channels; what x does not have is 0. The
 // pixels of each column of fold rows are adjacent.
 func (c *Conv) fillUp(is Issuer, x Operand, height, width, channels, fold int) (Operand, error) {
 	images, err := zeros(is, x.DType, c.Batch*height*width*channels)
