@@ -21,6 +21,8 @@ const thrashText = "A compiled region forgets work that it may need again: it ke
 	"The one that was used least recently goes; when it comes back, it is recorded anew, which takes longer than running it without a " +
 	"graph. To change that, %s, or raise compile.Opt.Branches."
 
+const forgottenHelp = ", or raise compile.Opt.Branches: the region keeps %d %s, and forgets each before it comes again"
+
 // thrashes reports whether what a region forgets, last used age runs ago, will probably be needed again: once, for a warning.
 func (t *trace) thrashes(age, kept int) bool {
 	first := !t.thrashed && age <= thrashSpan*kept
@@ -60,7 +62,7 @@ func (t *trace) makeRoom(n, c *node) bool {
 		}
 		switch harm := t.thrashes(t.stats.Runs-from.next[i].Used(), kept); {
 		case harm && t.stats.Replays == 0 && t.opt.shapes() >= 0:
-			t.warnNever(was, c)
+			t.warnNever(was, c, fmt.Sprintf(forgottenHelp, kept, what))
 		case harm:
 			t.warnThrash(kept, what, c.at, was.Call.Differs(c.Call))
 		}

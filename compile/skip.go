@@ -111,12 +111,12 @@ func (t *trace) endRun() {
 		n = n.next[0]
 	}
 	if k := len(n.next); k > 0 {
-		t.warnNever(n.next[k-2], n.next[k-1])
+		t.warnNever(n.next[k-2], n.next[k-1], "")
 	}
 }
 
-// warnNever warns that nothing was replayed, since the first of the two calls was replaced by the second.
-func (t *trace) warnNever(was, is *node) {
+// warnNever warns that nothing was replayed, since the first of the two calls was replaced by the second. more is what else helps.
+func (t *trace) warnNever(was, is *node, more string) {
 	if !t.tells(is.at) {
 		return
 	}
@@ -129,7 +129,7 @@ func (t *trace) warnNever(was, is *node) {
 	default:
 		help = "make the same calls in every run, or let them take what changes from a tensor"
 	}
-	slog.Warn(fmt.Sprintf(neverText, t.stats.Runs, differs, is.at, help))
+	slog.Warn(fmt.Sprintf(neverText, t.stats.Runs, differs, is.at, help+more))
 }
 
 // unfix marks inputs of a Do that have moved as copied. Inputs that the calls change stay static.

@@ -276,3 +276,21 @@ func TestForgottenRunsWarnOnce(t *testing.T) {
 		})
 	}
 }
+
+// A region that forgets each length before it comes again, and so replays nothing, says that more can be kept.
+func TestForgettingIsNamed(t *testing.T) {
+	x := open(t)
+	data := x.Ones([]int{8}, tenon.Float32)
+	r := compile.New(compile.Opt{Branches: 3})
+	got := warnings(func() {
+		for n := range 20 {
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				x.MulS(x.AddS(x.Narrow(data, 0, 0, 1+n%5), 1), 2)
+				return nil
+			}))
+		}
+	})
+	if strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "raise compile.Opt.Branches: the region keeps 3 different calls after one") {
+		t.Error(got)
+	}
+}
