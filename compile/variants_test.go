@@ -290,7 +290,8 @@ func TestForgettingIsNamed(t *testing.T) {
 			}))
 		}
 	})
-	if strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "raise compile.Opt.Branches: the region keeps 3 different calls after one") {
+	const says = "raise compile.Opt.Branches: the region keeps 3 different calls after one"
+	if strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, says) {
 		t.Error(got)
 	}
 }

@@ -49,7 +49,7 @@ func New(r io.ReaderAt, size int64) (opened *File, err error) {
 	}
 	var prefix [8]byte
 	if size < int64(len(prefix)) {
-		return nil, invalid("%d bytes are too few for a file of this format", size)
+		return nil, invalid("%d bytes are too few for a safetensors file", size)
 	}
 	if err := readAt(r, prefix[:], 0); err != nil {
 		return nil, err
