@@ -3,6 +3,7 @@ package tenon_test
 import (
 	"fmt"
 	"log"
+	"maps"
 
 	"tenon.dev"
 	"tenon.dev/compile"
@@ -106,4 +107,52 @@ func Example_gradientAccumulation() {
 	s := region.Stats(x) // of three kinds of runs, each recorded once, or twice if the loader put its second batch elsewhere
 	fmt.Println(steps, "steps,", s.Recordings <= 2*3, s.Replays > 20)
 	// Output: 18 steps, true true
+}
+
+// A second model follows the first one: after each step its parameters move a part of the way, and its buffers are copied.
+func Example_averagedModel() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	build := func() nn.Sequential {
+		return nn.Sequential{nn.NewLinear(x, 2, 3), nn.NewBatchNorm1d(x, 3), nn.NewLinear(x, 3, 1)}
+	}
+	model, average := build(), build()
+	defer nn.Close(model)
+	defer nn.Close(average)
+	if err := nn.Load(x, average, maps.Collect(nn.StateDict(model))); err != nil {
+		log.Fatal(err)
+	}
+	follow := func(x *tenon.Exec, part float64) {
+		free := x.NoGrad()
+		trained := maps.Collect(nn.Params(model))
+		for name, p := range nn.Params(average) {
+			e := p.Tensor()
+			free.LerpSInto(e, e, trained[name].Tensor(), part)
+		}
+		state := maps.Collect(nn.Buffers(model))
+		for name, b := range nn.Buffers(average) {
+			free.CopyInto(b.Tensor(), state[name].Tensor())
+		}
+	}
+	for _, p := range nn.Params(model) { // in place of a step
+		x.NoGrad().FillInto(p.Tensor(), 1)
+	}
+	for _, p := range nn.Params(average) {
+		x.NoGrad().FillInto(p.Tensor(), 0)
+	}
+	for range 2 {
+		follow(x, 0.25)
+	}
+	for name, p := range nn.Params(average) {
+		v, err := tenon.Read[float32](x, p.Tensor())
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(name, v[0])
+		break
+	}
+	// Output: 0.weight 0.4375
 }
