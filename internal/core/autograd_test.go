@@ -99,6 +99,17 @@ func TestIntegersRequireNoGrad(t *testing.T) {
 		"multinomial only supports floating-point dtypes for input, got: int64; convert it with x.ToDType")
 }
 
+// A gradient of another shape is refused, and the leaf keeps the one that it has.
+func TestSetGradRefuses(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a, g := leafOf(x, 1, 2), From(x, []float32{5, 6})
+		a.SetGrad(g)
+		wantError(t, Try(func() { a.SetGrad(From(x, []float32{1, 2, 3})) }), fault.Invalid, "SetGrad: ",
+			"the gradient float32[3] on ", " does not fit the tensor float32[2] on ", "; it must have the same shape and device")
+		want(t, x, a.Grad(), 5, 6)
+	})
+}
+
 func TestAccumulate(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 1, 2, 3)
