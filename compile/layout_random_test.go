@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	convNets    = flag.Int("convnets", 24, "random convolutional networks to try")
+	convNets    = flag.Int("convnets", 16, "random convolutional networks to try")
 	convNetSeed = flag.Uint64("convnetseed", 1, "seed of the first of them")
 )
 
@@ -66,7 +66,16 @@ func (n *convNet) convolution() {
 	case 1:
 		groups = 4
 	}
-	opt := tenon.Conv2dOpt{Padding: [2]int{taps / 2, taps / 2}, Groups: groups}
+	pad := [2]int{taps / 2, taps / 2}
+	if n.rng.IntN(8) == 0 {
+		w := n.weight(n.channels, out/groups, taps, taps)
+		n.channels = out
+		n.each(func(x *tenon.Exec, h *tenon.Tensor) *tenon.Tensor {
+			return x.ConvTranspose2d(h, w, nil, tenon.ConvTranspose2dOpt{Padding: pad, Groups: groups})
+		})
+		return
+	}
+	opt := tenon.Conv2dOpt{Padding: pad, Groups: groups}
 	if n.side > 4 && n.rng.IntN(4) == 0 {
 		opt.Stride = [2]int{2, 2}
 		n.side = (n.side + 1) / 2

@@ -218,6 +218,11 @@ func TestValuesThatKeepTheirLayout(t *testing.T) {
 			h := x.Dropout(relu(x, n.first, in), 0.5)
 			return []*tenon.Tensor{n.third.Forward(x, relu(x, n.second, h))}
 		}, 2},
+		{"a transposed convolution", func(x *tenon.Exec, n net, in *tenon.Tensor) []*tenon.Tensor {
+			h := x.ConvTranspose2d(relu(x, n.first, in), n.second.Weight.Tensor(), nil,
+				tenon.ConvTranspose2dOpt{Padding: [2]int{1, 1}})
+			return []*tenon.Tensor{n.third.Forward(x, x.ReLU(h))}
+		}, 4},
 		{"gates and pools", func(x *tenon.Exec, n net, in *tenon.Tensor) []*tenon.Tensor {
 			h := relu(x, n.first, in)
 			h = x.Mul(h, x.Sigmoid(x.AdaptiveAvgPool2d(h, [2]int{1, 1})))
