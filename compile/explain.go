@@ -58,6 +58,8 @@ type Segment struct {
 	Planning, Building, Recording time.Duration
 	// Recomputed are the values that its latest run did not save for the backward pass, which computes them again.
 	Recomputed []Recomputed `json:",omitempty"`
+	// LaidOut counts the values that lie with their channels last though the program makes them otherwise.
+	LaidOut int `json:",omitempty"`
 	// Kernels are what runs for the calls, in order, and Graphs are its recordings.
 	Kernels []Kernel
 	Graphs  []Graph `json:",omitempty"`
@@ -259,7 +261,7 @@ func recordingsOf(rs []*recording) (all []*recording) {
 func (f *function) explain() Segment {
 	s := Segment{Function: f.id, Kind: string(f.kind), From: f.calls[0].at, To: f.last.at, Calls: len(f.calls),
 		WarmUps: f.warmUps, Recordings: f.recordings, Replays: f.replays, Plain: f.plains, Because: f.because,
-		Planning: f.last.plans.Took(), Building: f.building, Recording: f.recording}
+		Planning: f.last.plans.Took(), Building: f.building, Recording: f.recording, LaidOut: f.last.plans.LaidOut(len(f.calls))}
 	steps := f.last.plans.Steps(len(f.calls))
 	if steps == nil {
 		for i := range f.calls {
@@ -505,6 +507,9 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		}
 		fmt.Fprintf(b, "  graph %d, %s: %d operations, %d kernels%s; inputs: %d static, %d managed, %d copied\n", g.ID, after, g.Nodes,
 			g.Kernels, lanes, g.Static, g.Managed, g.Copied)
+	}
+	if s.LaidOut > 0 {
+		fmt.Fprintf(b, "  values that lie with their channels last, as the program does not lay them: %d\n", s.LaidOut)
 	}
 	for _, k := range s.Kernels {
 		fmt.Fprintf(b, "  %s: %d bytes", k.Name, k.Bytes)

@@ -45,6 +45,9 @@ type row struct {
 	takeFactor func(c, from *deferred)
 	// product is set for a row whose calls are matrix products.
 	product *productRow
+	// lays tells how a call that is not element-wise takes operands whose channels lie last, without a change of any bit of its results.
+	// which has a bit for each of these operands, inputs first.
+	lays func(c *deferred) (how fuse.Lays, which uint)
 	// rule returns the types that a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
 	// draws returns how many words each thread takes from the generator. Outputs and operands may have no elements yet. It is nil for rows

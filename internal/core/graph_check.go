@@ -26,9 +26,11 @@ type comparison struct {
 	undefined map[*storage]bool
 }
 
-// result is what a call made by itself: the operand, its elements in row-major order or, if they take more than resultBytes, their hash.
+// result is what a call made by itself: the operand, and which of the calls' it is, with its elements in row-major order or, if they take
+// more than resultBytes, their hash.
 type result struct {
 	of       element
+	at       at
 	what     string
 	elements []byte
 	hash     [sha256.Size]byte
@@ -64,7 +66,7 @@ func (g *Segment) beginComparison() (end func(), err error) {
 			(*Exec)(nil).check("Do", c.copyInput(g.inputs[i].st, g.Stream()))
 		}
 		for i := range d.calls {
-			c.runAlone(&d.calls[i])
+			c.runAlone(i)
 		}
 	})
 	d.unrepresent()
@@ -120,8 +122,9 @@ func (c *comparison) copyInput(from *storage, st *rt.Stream) error {
 	return nil
 }
 
-// runAlone runs a call on the stands, and keeps what it made.
-func (c *comparison) runAlone(call *deferred) {
+// runAlone runs call n on the stands, and keeps what it made.
+func (c *comparison) runAlone(n int) {
+	call := &c.d.calls[n]
 	k := *call
 	k.op = nil // a profile does not see it
 	swap := func(es []element) []element {
@@ -140,8 +143,9 @@ func (c *comparison) runAlone(call *deferred) {
 	c.d.run(&k)
 	var rs []result
 	undefined := c.undefines(call)
-	add := func(what string, i int, e *element, real element) {
-		r := result{of: real, undefined: undefined}
+	add := func(what string, i int, e *element, from int) {
+		r := result{at: at{n, from + i}, undefined: undefined}
+		r.of = *r.at.of(c.d.calls)
 		if !undefined {
 			r.what = fmt.Sprintf("%s %d of %s at %s", what, i, call.row.Name, call.from)
 			if b := c.elements(k.x, e); len(b) <= resultBytes {
@@ -153,11 +157,11 @@ func (c *comparison) runAlone(call *deferred) {
 		rs = append(rs, r)
 	}
 	for i := range k.out[:k.outs] {
-		add("output", i, &k.out[i], call.out[i])
+		add("output", i, &k.out[i], maxIn)
 	}
 	for i := range k.many {
 		if e := call.many[i]; slices.Contains(call.wrote, e.st) {
-			add("operand", i, &k.many[i], e)
+			add("operand", i, &k.many[i], maxIn+maxOut)
 		}
 	}
 	c.results = append(c.results, rs)
@@ -199,7 +203,7 @@ func (c *comparison) compare(s *planStep) {
 				continue
 			}
 			if st := c.madeBy(s, i, &r); st != nil {
-				r.of.st = st
+				r.of.st, r.of.form = st, r.at.of(c.d.calls).form // the plan may have laid it out anew
 				if what := r.differs(c.elements(call.x, &r.of)); what != "" {
 					step := PlannedStep{Calls: s.calls}
 					if s.group != nil {

@@ -45,6 +45,16 @@ func (p *Plans) Steps(n int) (steps []PlannedStep) {
 	return nil
 }
 
+// LaidOut returns how many values lie with their channels last by the latest plan for n calls, though the calls make them otherwise.
+func (p *Plans) LaidOut(n int) int {
+	for _, p := range slices.Backward(p.all) {
+		if p.n == n {
+			return p.anew
+		}
+	}
+	return 0
+}
+
 // Kernels returns how many kernels the graph has.
 func (r *Recorded) Kernels() int { return r.kernels }
 

@@ -67,8 +67,11 @@ type plan struct {
 	plain   bool
 	folds   []fold
 	renames []rename
-	narrow  []narrowing
-	steps   []planStep
+	// laid are the operands that are laid out anew, and anew the number of their storages.
+	laid   []relaying
+	anew   int
+	narrow []narrowing
+	steps  []planStep
 	// unused are operands whose storages no step uses.
 	unused  []at
 	fused   int
@@ -291,7 +294,9 @@ func (p *plan) idle() []at {
 }
 
 // replaces reports whether p gives calls other operands than they have.
-func (p *plan) replaces() bool { return p != nil && len(p.folds)+len(p.renames)+len(p.narrow) > 0 }
+func (p *plan) replaces() bool {
+	return p != nil && len(p.folds)+len(p.renames)+len(p.laid)+len(p.narrow) > 0
+}
 
 // unapply gives the calls back what they had before apply.
 func (d *deferral) unapply() {
@@ -302,7 +307,7 @@ func (d *deferral) unapply() {
 	d.expand()
 }
 
-// apply sets the calls' storages, and their last uses, to those of p.
+// apply sets the calls' storages and forms, and their last uses, to those of p.
 func (d *deferral) apply(p *plan) {
 	for _, f := range p.folds {
 		c := &d.calls[f.call]
@@ -314,6 +319,9 @@ func (d *deferral) apply(p *plan) {
 			d.fusing.moved = append(d.fusing.moved, moved{e.st, to})
 			e.st = to
 		}
+	}
+	for _, r := range p.laid {
+		r.what.of(d.calls).form = r.form
 	}
 	for i := range p.narrow {
 		*p.narrow[i].what.of(d.calls) = p.narrow[i].of(d.calls)

@@ -252,11 +252,12 @@ func (d *deferral) newPlan() *plan {
 	}
 	b.g.Dead()
 	b.g.Common()
+	defer b.layOut(p)()
 	b.folded = b.g.Fold()
 	widened := b.g.Narrow()
 	b.regroup()
 	b.g.Join(fusionLimits)
-	if p.plain = len(b.g.Calls) == p.n && len(b.g.Groups) == 0; p.plain {
+	if p.plain = len(b.g.Calls) == p.n && len(b.g.Groups)+len(p.laid) == 0; p.plain {
 		return p
 	}
 	if b.fill(p, widened); b.broken {
@@ -269,6 +270,22 @@ func (d *deferral) newPlan() *plan {
 func (b *planning) add(i int) {
 	c, p := &b.d.calls[i], b.d.describe(i)
 	b.points = append(b.points, p)
+	if p != nil && p.op == kernels.Copy && len(p.held) == 1 {
+		b.turn(p, c)
+	}
+	call := b.call(i)
+	for j := range c.out[:c.outs] {
+		st := c.out[j].st
+		if delete(b.makers, st); call.Point || call.Cat {
+			b.makers[st] = maker{c.out[j].form, call.Cat}
+		}
+	}
+	b.g.Calls = append(b.g.Calls, call)
+}
+
+// call describes call i for the graph.
+func (b *planning) call(i int) fuse.Call {
+	c, p := &b.d.calls[i], b.points[i]
 	call := fuse.Call{At: i, Op: c.row.Name, Attrs: b.attrsOf(c), Lane: b.lane(c.x.m.stream), Into: uint(c.dsts),
 		Checks: c.row.flags&flagAsserts != 0}
 	call.Effect = c.row.flags&(flagMutates|flagWaits|flagUser|flagForeign) != 0 || c.row.draws != nil || c.row.alters != nil || c.part != 0
@@ -303,9 +320,6 @@ func (b *planning) add(i int) {
 		b.joins(&call, i)
 		b.cats(&call, i)
 	}
-	if p != nil && p.op == kernels.Copy && ins == 1 {
-		b.turn(p, c)
-	}
 	for j := range c.in[:ins] {
 		e := c.in[j]
 		b.see(&e, at{i, j})
@@ -318,9 +332,6 @@ func (b *planning) add(i int) {
 		e := c.out[j]
 		b.see(&e, at{i, maxIn + j})
 		call.Outs = append(call.Outs, b.value(&e))
-		if delete(b.makers, e.st); call.Point || call.Cat {
-			b.makers[e.st] = maker{c.out[j].form, call.Cat}
-		}
 	}
 	for _, st := range c.wrote {
 		if n := b.number(st); !slices.ContainsFunc(call.Outs, func(v fuse.Value) bool { return v.Storage == n }) {
@@ -328,7 +339,8 @@ func (b *planning) add(i int) {
 			call.Outs = append(call.Outs, fuse.Value{Storage: n})
 		}
 	}
-	b.g.Calls = append(b.g.Calls, call)
+	b.lays(&call)
+	return call
 }
 
 // value describes an operand for the graph.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
@@ -35,13 +36,13 @@ var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
 	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1,
-		infer: inferConv, run: runConv, flops: flopsOfConv, moves: movesOfConv(0),
+		infer: inferConv, run: runConv, flops: flopsOfConv, moves: movesOfConv(0), lays: laysConv(0, 1, 3, (*kernels.Conv).LayForward),
 		product: &productRow{fits: fitsConvEpilogue, run: runConvWith, apart: true,
 			flops: func(c *deferred) int64 { return c.opt.(conv).flops() }}})
 	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData,
-		run: runConvData, flops: flopsOfConv})
+		run: runConvData, flops: flopsOfConv, lays: laysConv(2, 0, 1, (*kernels.Conv).LayData)})
 	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight,
-		run: runConvWeight, flops: flopsOfConv, moves: movesOfConv(1)})
+		run: runConvWeight, flops: flopsOfConv, moves: movesOfConv(1), lays: laysConv(1, 2, 0, (*kernels.Conv).LayWeight)})
 }
 
 func init() {
@@ -161,6 +162,46 @@ func (c *deferred) conv() *kernels.Conv {
 	k := c.opt.(conv).Conv
 	k.TF32, k.LastX, k.LastW, k.LastY = c.x.m.tf32, c.in[0].form.channelsLast(), c.in[1].form.channelsLast(), c.out[0].form.channelsLast()
 	return &k
+}
+
+// laysConv tells how a product of a convolution takes its images. x, w and y are the numbers of the input, the weight and the output, or
+// of their gradients, among the operands, which the result follows.
+func laysConv(x, w, y int, laying func(c *kernels.Conv, lim *kernels.Limits, x, w, y, bias kernels.Operand) kernels.Laying,
+) func(c *deferred) (how fuse.Lays, which uint) {
+	return func(c *deferred) (how fuse.Lays, which uint) {
+		var operands [4]kernels.Operand
+		var last [4]bool
+		for i := range int(c.ins) + 1 {
+			e := &c.out[0]
+			if i < int(c.ins) {
+				e = &c.in[i]
+			}
+			if e.st != nil {
+				last[i] = e.form.channelsLast()
+				operands[i] = kernels.Operand{DType: e.dt, Ptr: uint64(apart + e.offset*e.dt.Size())}
+			}
+		}
+		if last[x] || last[y] {
+			return fuse.LaysFixed, 0
+		}
+		k := c.opt.(conv).Conv
+		k.TF32, k.LastX, k.LastW, k.LastY = c.x.m.tf32, false, last[w], false
+		var bias kernels.Operand
+		if c.ins > 2 {
+			bias = operands[2]
+		}
+		switch laying(&k, c.x.m.stream.Device().Limits(), operands[x], operands[w], operands[y], bias) {
+		case kernels.LaidAlike:
+			how = fuse.LaysAlike
+		case kernels.LaidLast:
+			how = fuse.LaysLast
+		case kernels.LaidFirst:
+			how = fuse.LaysFirst
+		case kernels.LaidEqual:
+			how = fuse.LaysEqual
+		}
+		return how, 1<<x | 1<<y
+	}
 }
 
 // fitsConvEpilogue: the call is one product that makes a new result with its channels last.

@@ -22,7 +22,8 @@ var rowConvTranspose *row
 
 func init() {
 	rowConvTranspose = define(row{Name: "ConvTranspose2d", takes: "t weight;; options", Torch: "nn.functional.conv_transpose2d",
-		cast: castLow, saves: in0 | in1, infer: inferConvTranspose, run: runConvTranspose, flops: flopsOfConv})
+		cast: castLow, saves: in0 | in1, infer: inferConvTranspose, run: runConvTranspose, flops: flopsOfConv,
+		lays: laysConv(2, 1, 0, (*kernels.Conv).LayData)})
 }
 
 func init() {

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
@@ -41,6 +42,7 @@ var rowMaxPool, rowMaxPoolGrad, rowAvgPool, rowAvgPoolGrad, rowAdaptivePool, row
 
 func init() {
 	rowMaxPool = define(row{Name: "MaxPool2d", takes: "t;; options -> y places", Torch: "nn.functional.max_pool2d", saves: out1,
+		lays: laysPool,
 		infer: func(f *frame) {
 			f.poolOut(0, f.in[0].dt, f.opt.(pooling).out)
 			f.poolOut(1, dtype.Int64, f.opt.(pooling).out)
@@ -54,12 +56,14 @@ func init() {
 			return kernels.MaxPoolBackward(f, f.pool(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 		}})
 	rowAvgPool = define(poolRow("AvgPool2d", "nn.functional.avg_pool2d", false, kernels.AvgPool))
+	rowAvgPool.lays = laysPool
 	rowAvgPoolGrad = define(poolRow("AvgPool2dBackward", "", true, kernels.AvgPoolBackward))
 	adaptive := func(g func(kernels.Issuer, kernels.Operand, kernels.Operand) error) func(kernels.Issuer, *kernels.Pool, kernels.Operand,
 		kernels.Operand) error {
 		return func(is kernels.Issuer, _ *kernels.Pool, y, x kernels.Operand) error { return g(is, y, x) }
 	}
 	rowAdaptivePool = define(poolRow("AdaptiveAvgPool2d", "nn.functional.adaptive_avg_pool2d", false, adaptive(kernels.AdaptiveAvgPool)))
+	rowAdaptivePool.lays = laysPool
 	rowAdaptivePoolGrad = define(poolRow("AdaptiveAvgPool2dBackward", "", true, adaptive(kernels.AdaptiveAvgPoolBackward)))
 }
 
@@ -106,6 +110,9 @@ func (f *frame) poolOut(i int, dt dtype.DType, planes [2]int) {
 	}
 	f.newOut(i, dt, shape, stride)
 }
+
+// laysPool: pooling goes through each window in one order, however its operands lie. It is fastest if they lie alike.
+func laysPool(c *deferred) (how fuse.Lays, which uint) { return fuse.LaysAlike, 1<<(c.ins+c.outs) - 1 }
 
 // pool returns the kernel's parameters.
 func (f *frame) pool() *kernels.Pool {

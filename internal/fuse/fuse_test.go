@@ -25,6 +25,7 @@ func TestText(t *testing.T) {
 		"dead":   (*Graph).Dead,
 		"common": (*Graph).Common,
 		"fold":   func(g *Graph) { g.Fold() },
+		"layout": func(g *Graph) { g.LayOut() },
 		"narrow": func(g *Graph) { g.Narrow() },
 		"group":  func(g *Graph) { g.Group(limits) },
 		"join": func(g *Graph) {
@@ -34,6 +35,7 @@ func TestText(t *testing.T) {
 		"all": func(g *Graph) {
 			g.Dead()
 			g.Common()
+			g.LayOut()
 			g.Fold()
 			g.Narrow()
 			g.Group(limits)
@@ -117,8 +119,8 @@ func FuzzParse(f *testing.F) {
 		if len(g.Calls) > 64 {
 			return
 		}
-		for _, pass := range []func(){g.Dead, g.Common, func() { g.Fold() }, func() { g.Narrow() }, func() { g.Group(limits) },
-			func() { g.Join(limits) }} {
+		for _, pass := range []func(){g.Dead, g.Common, func() { g.LayOut() }, func() { g.Fold() }, func() { g.Narrow() },
+			func() { g.Group(limits) }, func() { g.Join(limits) }} {
 			pass()
 			g.Print()
 			if err := g.Number(); err != nil {

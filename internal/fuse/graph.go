@@ -79,6 +79,9 @@ type Call struct {
 	Converts bool
 	// Heavy says that the call takes many instructions.
 	Heavy bool
+	// Lays says how the call takes operands whose channels may lie last, and Laid has a bit for each of these operands, inputs first.
+	Lays Lays
+	Laid uint
 	// Again says that Group has put the call in for a group, which does the call with the same At again instead of reading its result.
 	// NoAgain says that no calls are put in for the call's group, and Left that the call does not run, since others do it again.
 	Again, NoAgain, Left bool

@@ -10,6 +10,9 @@ import (
 	"tenon.dev/fault"
 )
 
+// laysNames are the names of Lays in texts; the first one is not printed.
+var laysNames = []string{"", "alike", "last", "first", "equal"}
+
 // Print returns the text form of g: a line for every call, in the order in which they run, such as
 //
 //	live s3
@@ -49,7 +52,7 @@ func (g *Graph) Only(s *Set) *Graph {
 	at := func(r Ref) Ref { return Ref{slices.Index(s.Calls, r.Call), r.Index} }
 	for k, i := range s.Calls {
 		o.Calls = append(o.Calls, g.Calls[i])
-		o.Calls[k].Narrow = Span{} // it says nothing about what the calls do
+		o.Calls[k].Narrow, o.Calls[k].Lays = Span{}, LaysFixed // they say nothing about what the calls do
 		set.Calls = append(set.Calls, k)
 	}
 	for _, r := range s.Ins {
@@ -174,6 +177,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	}
 	if c.Scaled != (Span{}) {
 		fmt.Fprintf(b, " scaled=%d..%d", c.Scaled.From, c.Scaled.To)
+	}
+	if c.Lays != LaysFixed {
+		fmt.Fprintf(b, " lays=%s:%d", laysNames[c.Lays], c.Laid)
 	}
 	if c.States > 0 {
 		fmt.Fprint(b, " states=", c.States)
@@ -410,6 +416,15 @@ func (s *scanner) call(g *Graph) (versions []int) {
 			f.to.To = s.number(1<<10-1, false)
 			s.want(" ")
 		}
+	}
+	if s.has("lays=") {
+		name := s.name()
+		if c.Lays = Lays(max(0, slices.Index(laysNames, name))); c.Lays == LaysFixed {
+			s.fail("no operands are laid %q", name)
+		}
+		s.want(":")
+		c.Laid = uint(s.number(1<<20-1, false))
+		s.want(" ")
 	}
 	if s.has("states=") {
 		c.States = s.number(1<<20, false)
