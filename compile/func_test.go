@@ -223,6 +223,23 @@ func TestMovedTensorIsNamedAlone(t *testing.T) {
 	}
 }
 
+// The error for a captured tensor that moved names it if the calls only write it, too.
+func TestMovedTensorThatIsOnlyWritten(t *testing.T) {
+	x := open(t)
+	in, out := x.Ones([]int{4}, tenon.Float32), x.Zeros([]int{4}, tenon.Float32)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) { x.AddSInto(out, a, 1) }, compile.Opt{FixedStatic: true})
+	for range 3 {
+		f.Call(x, in)
+	}
+	old := out
+	out = x.Zeros([]int{4}, tenon.Float32)
+	err := tenon.Try(func() { f.Call(x, in) })
+	if err == nil || !strings.Contains(err.Error(), "input name: input1. ") || !strings.Contains(err.Error(), "x.AddSInto(out, a, 1)") {
+		t.Errorf("got %v", err)
+	}
+	old.Close()
+}
+
 // A tensor that was an argument of an earlier call, and that the function captures, is read in place: it is no argument any more.
 func TestArgumentsOfEarlierCalls(t *testing.T) {
 	x := open(t)
