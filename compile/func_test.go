@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -120,6 +121,37 @@ func TestReadsResults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The calls of a function that panics run before the panic goes on, so that another session may use what they changed.
+func TestFuncThatPanics(t *testing.T) {
+	x := open(t)
+	y, err := x.Fork()
+	must(t, err)
+	sum, one := x.Zeros([]int{1}, tenon.Float32), x.Ones([]int{1}, tenon.Float32)
+	planned := errors.New("planned")
+	f := compile.Func(func(x *tenon.Exec, fails bool) {
+		x.AddInto(sum, sum, one)
+		if fails {
+			panic(planned)
+		}
+	})
+	for i := range 6 {
+		func() {
+			defer func() {
+				if v := recover(); (v == planned) != (i%2 == 1) {
+					t.Errorf("run %d panics with %v", i, v)
+				}
+			}()
+			f.Call(x, i%2 == 1)
+		}()
+		v, err := y.Item(sum)
+		must(t, err)
+		if v != float64(i+1) {
+			t.Errorf("after run %d the sum is %v", i, v)
+		}
+	}
+	must(t, y.Close())
 }
 
 // The result of a call that is not deferred has a different address in each run; the graph after it copies it.
