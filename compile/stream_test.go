@@ -51,3 +51,33 @@ func TestOtherStreams(t *testing.T) {
 		}
 	}
 }
+
+// A warm-up, too, comes after other streams' work on results whose memory its own results get.
+func TestWarmUpAfterOtherStreams(t *testing.T) {
+	x := open(t)
+	st, err := x.Device().Stream()
+	must(t, err)
+	other := x.On(st)
+	cycles := int64((*core.Exec)(x).Device().Info().ClockKHz) // a millisecond
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
+	for i := range 6 {
+		y := f.Call(x, x.Full([]int{4}, float64(i), tenon.Float32))
+		other.Launch(spinner, tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, tenon.Integer(cycles))
+		c := other.Clone(y)
+		r := compile.New()
+		var z *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			z = x.Keep(x.Sin(x.MulS(y, 20)))
+			y.Close()
+			return nil
+		}))
+		z.Close()
+		v := float32(i + 1)
+		if got, want := read(t, x, c), fmt.Sprint([]float32{v, v, v, v}); got != want {
+			t.Errorf("the copy of run %d is %s; want %s", i, got, want)
+		}
+		if s := r.Stats(x); s.WarmUps != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
