@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSharesAtOnce: sessions begin and end to read one storage while others do. Each knows where it has put it, and the last leaves it free.
+// TestSharesAtOnce: sessions begin and end to read one storage while others do. Each knows where it has put it; the last leaves it free.
 func TestSharesAtOnce(t *testing.T) {
 	const sessions, rounds = 4, 200000
 	s := &storage{}
