@@ -71,6 +71,31 @@ func TestFuncBackward(t *testing.T) {
 	}
 }
 
+// The backward pass of a function, and what follows it, is work of the region in which it runs.
+func TestFuncBackwardInRegion(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(x.Mul(a, a)) })
+	in := x.Ones([]int{3}, tenon.Float32).SetRequiresGrad(true)
+	r := compile.New()
+	for range 5 {
+		in.SetGrad(nil)
+		loss := x.Sum(f.Call(x, in), nil)
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			if err := x.Backward(loss); err != nil {
+				return err
+			}
+			x.NoGrad().MulSInto(in.Grad(), in.Grad(), 2)
+			return nil
+		}))
+	}
+	if got := read(t, x, in.Grad()); got != "[2.161209 2.161209 2.161209]" { // 4·cos 1
+		t.Error(got)
+	}
+	if s := r.Stats(x); s.Deferred < 5*4 || s.Replays != 3 || s.Forced > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Wherever the backward pass of a function runs, none is pending afterwards.
 func TestPending(t *testing.T) {
 	x := open(t)
