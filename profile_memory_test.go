@@ -129,6 +129,28 @@ func TestProfileRegionMemory(t *testing.T) {
 	}
 }
 
+// The workspaces of a replay's kernels are temporaries, as without a graph.
+func TestProfileRegionWorkspaces(t *testing.T) {
+	var most [2]int64
+	for graphs := range most {
+		x := testdevice.Open(t, tenon.Sim(0))
+		in, out := x.Ones([]int{1 << 18}, tenon.Float32), x.Zeros(nil, tenon.Float32)
+		region := compile.New(compile.Opt{NoGraphs: graphs == 0})
+		run := func() {
+			if err := region.Do(x, func(x *tenon.Exec) error { x.CopyInto(out, x.Sum(in, nil)); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 4 {
+			run()
+		}
+		most[graphs] = mostUsed(t, profiled(t, x, run))[profile.Temporaries]
+	}
+	if most[0] == 0 || most[0] != most[1] {
+		t.Errorf("at most %d bytes of temporaries in a graph, %d without one", most[1], most[0])
+	}
+}
+
 // A frozen parameter is a parameter, eagerly and in a region, whether it was frozen in its box or its box was given a tensor that requires
 // no gradient.
 func TestProfileFrozenParameters(t *testing.T) {

@@ -155,6 +155,31 @@ func TestCompareRandomPrograms(t *testing.T) {
 	}
 }
 
+// If the driver refuses a call of the comparison, that is the region's error.
+func TestComparisonFails(t *testing.T) {
+	t.Setenv("TENON_COMPILE", "compare")
+	x, d := openFailing(t)
+	a := x.Ones([]int{4, 8}, tenon.Float32)
+	for n := 1; ; n++ {
+		r := compile.New()
+		d.Arm(n, 0)
+		err := r.Do(x, func(x *tenon.Exec) error {
+			x.Keep(x.Neg(x.Exp(a))).Close()
+			return nil
+		})
+		method, _ := d.Fired()
+		d.Arm(0, 0)
+		if method == "" {
+			must(t, err)
+			break
+		}
+		if err == nil {
+			t.Errorf("call %d, %s: no error", n, method)
+		}
+	}
+	a.Close()
+}
+
 // A tensor that a call makes, and that a later call changes by elements whose sums vary, is not compared as the first call left it.
 func TestCompareWhatVariesLater(t *testing.T) {
 	x := open(t)

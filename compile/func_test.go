@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -70,6 +71,31 @@ func TestFuncBackward(t *testing.T) {
 	}
 }
 
+// The backward pass of a function, and what follows it, is work of the region in which it runs.
+func TestFuncBackwardInRegion(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(x.Mul(a, a)) })
+	in := x.Ones([]int{3}, tenon.Float32).SetRequiresGrad(true)
+	r := compile.New()
+	for range 5 {
+		in.SetGrad(nil)
+		loss := x.Sum(f.Call(x, in), nil)
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			if err := x.Backward(loss); err != nil {
+				return err
+			}
+			x.NoGrad().MulSInto(in.Grad(), in.Grad(), 2)
+			return nil
+		}))
+	}
+	if got := read(t, x, in.Grad()); got != "[2.161209 2.161209 2.161209]" { // 4·cos 1
+		t.Error(got)
+	}
+	if s := r.Stats(x); s.Deferred < 5*4 || s.Replays != 3 || s.Forced > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Wherever the backward pass of a function runs, none is pending afterwards.
 func TestPending(t *testing.T) {
 	x := open(t)
@@ -120,6 +146,37 @@ func TestReadsResults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The calls of a function that panics run before the panic goes on, so that another session may use what they changed.
+func TestFuncThatPanics(t *testing.T) {
+	x := open(t)
+	y, err := x.Fork()
+	must(t, err)
+	sum, one := x.Zeros([]int{1}, tenon.Float32), x.Ones([]int{1}, tenon.Float32)
+	planned := errors.New("planned")
+	f := compile.Func(func(x *tenon.Exec, fails bool) {
+		x.AddInto(sum, sum, one)
+		if fails {
+			panic(planned)
+		}
+	})
+	for i := range 6 {
+		func() {
+			defer func() {
+				if v := recover(); (v == planned) != (i%2 == 1) {
+					t.Errorf("run %d panics with %v", i, v)
+				}
+			}()
+			f.Call(x, i%2 == 1)
+		}()
+		v, err := y.Item(sum)
+		must(t, err)
+		if v != float64(i+1) {
+			t.Errorf("after run %d the sum is %v", i, v)
+		}
+	}
+	must(t, y.Close())
 }
 
 // The result of a call that is not deferred has a different address in each run; the graph after it copies it.
@@ -221,6 +278,23 @@ func TestMovedTensorIsNamedAlone(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "input name: input1. ") || strings.Contains(err.Error(), "arg0") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// The error for a captured tensor that moved names it if the calls only write it, too.
+func TestMovedTensorThatIsOnlyWritten(t *testing.T) {
+	x := open(t)
+	in, out := x.Ones([]int{4}, tenon.Float32), x.Zeros([]int{4}, tenon.Float32)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) { x.AddSInto(out, a, 1) }, compile.Opt{FixedStatic: true})
+	for range 3 {
+		f.Call(x, in)
+	}
+	old := out
+	out = x.Zeros([]int{4}, tenon.Float32)
+	err := tenon.Try(func() { f.Call(x, in) })
+	if err == nil || !strings.Contains(err.Error(), "input name: input1. ") || !strings.Contains(err.Error(), "x.AddSInto(out, a, 1)") {
+		t.Errorf("got %v", err)
+	}
+	old.Close()
 }
 
 // A tensor that was an argument of an earlier call, and that the function captures, is read in place: it is no argument any more.

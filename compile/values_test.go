@@ -30,7 +30,7 @@ func TestTensorsInStructs(t *testing.T) {
 			}
 		}
 		return batchOf{In: sum, More: map[string]*tenon.Tensor{"twice": x.MulS(sum, 2)}, hidden: [2]*tenon.Tensor{1: x.Neg(sum)},
-			Size: b.Size}, nil
+			Any: []any{x.MulS(sum, 3)}, Size: b.Size}, nil
 	})
 	for i := range 8 {
 		x.Scope(func(x *tenon.Exec) {
@@ -41,8 +41,10 @@ func TestTensorsInStructs(t *testing.T) {
 			r, err := f.Call(x, in, [][]*tenon.Tensor{{full(100)}, {nil, full(200)}})
 			must(t, err)
 			s := 11*n + 303
-			got := fmt.Sprint(read(t, x, r.In), read(t, x, r.More["twice"]), read(t, x, r.hidden[1]), r.Size)
-			if want := fmt.Sprintf("[%[1]v %[1]v %[1]v][%[2]v %[2]v %[2]v][%[3]v %[3]v %[3]v]%[4]d", s, 2*s, -s, i); got != want {
+			got := fmt.Sprint(read(t, x, r.In), read(t, x, r.More["twice"]), read(t, x, r.hidden[1]),
+				read(t, x, r.Any.([]any)[0].(*tenon.Tensor)), r.Size)
+			want := fmt.Sprintf("[%[1]v %[1]v %[1]v][%[2]v %[2]v %[2]v][%[3]v %[3]v %[3]v][%[4]v %[4]v %[4]v]%[5]d", s, 2*s, -s, 3*s, i)
+			if got != want {
 				t.Errorf("run %d: got %s, want %s", i, got, want)
 			}
 			for range i { // the next arguments lie elsewhere

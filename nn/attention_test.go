@@ -301,6 +301,21 @@ func TestMultiheadAttentionStart(t *testing.T) {
 	})
 }
 
+// Keys that are the queries, or values that are one of them, are projected like others.
+func TestMultiheadAttentionOfSharedInputs(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		m := nn.Scoped(x, nn.NewMultiheadAttention(x, 4, 2))
+		a, b := x.RandN([]int{3, 2, 4}, tenon.Float32), x.RandN([]int{3, 2, 4}, tenon.Float32)
+		for i, in := range [][3]*tenon.Tensor{{a, a, b}, {a, b, b}, {a, b, a}} {
+			got := floats(t, x, m.Forward(x, in[0], in[1], in[2]))
+			want := floats(t, x, m.Forward(x, in[0], x.Clone(in[1]), x.Clone(in[2])))
+			if !slices.Equal(got, want) {
+				t.Errorf("case %d: got %v, want %v", i, got, want)
+			}
+		}
+	})
+}
+
 // Dropout acts on the weights in training alone; a query that sees no key gets the output's bias, and NaN where the weights are wanted.
 func TestMultiheadAttentionDropsAndHides(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {

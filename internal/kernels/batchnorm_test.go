@@ -208,6 +208,42 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 	}
 }
 
+// TestBatchNormVectors: vectors whose elements lie apart, each at a distance of its own, give the bits of dense ones.
+func TestBatchNormVectors(t *testing.T) {
+	const channels, eps, dt = 3, 1e-5, dtype.Float32
+	var results [2][][]float64
+	for way := range results {
+		rng := rand.New(rand.NewPCG(33, 34))
+		h, step := newHost(t), 1
+		vector := func() Operand {
+			step += way
+			vs := make([]float64, channels*step)
+			for i := range channels {
+				vs[i*step] = 0.5 + rng.Float64()
+			}
+			o := h.of(dt, vs, len(vs))
+			o.Shape, o.Stride = []int{channels}, []int{step}
+			return o
+		}
+		x, dy := h.normal(rng, dt, 4, channels, 5), h.normal(rng, dt, 4, channels, 5)
+		y, yi, dx, dw, db := h.empty(dt, 4, channels, 5), h.empty(dt, 4, channels, 5), h.empty(dt, 4, channels, 5),
+			h.empty(dt, channels), h.empty(dt, channels)
+		mean, second, w, b, weighted, plain := vector(), vector(), vector(), vector(), vector(), vector()
+		check(t, BatchNorm(h, dt, y, x, mean, second, w, b))
+		check(t, BatchNormInference(h, dt, yi, x, mean, second, w, b, eps))
+		check(t, BatchNormSums(h, dt, dw, db, dy, x, mean, second))
+		check(t, BatchNormGrad(h, dt, dx, dy, x, mean, second, w, weighted, plain, 0.05))
+		for _, o := range []Operand{y, yi, dw, db, dx} {
+			results[way] = append(results[way], h.read(o))
+		}
+	}
+	for i, got := range results[1] {
+		if !slices.Equal(got, results[0][i]) {
+			t.Errorf("result %d is %v; with dense vectors it is %v", i, got, results[0][i])
+		}
+	}
+}
+
 // TestBatchNormGather compares statistics gathered from parts with those of the whole.
 func TestBatchNormGather(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))

@@ -180,3 +180,14 @@ func TestPhasesPay(t *testing.T) {
 		}
 	}
 }
+
+// TestPhasesMean: the mean is of the numbers of taps, as a part of the largest.
+func TestPhasesMean(t *testing.T) {
+	for taps, want := range map[int]float64{1: 1. / 4, 2: 1, 3: 9. / 16, 4: 1, 5: 25. / 36} { // 1 and 0 in a row, 1 and 1, 2 and 1, …
+		c := &Conv{Batch: 1, In: 8, Out: 8, Groups: 1, H: 8, W: 8, OH: 4, OW: 4, KH: taps, KW: taps, StrideH: 2, StrideW: 2, DilationH: 1,
+			DilationW: 1}
+		if got := c.phased().phases.mean; got != want {
+			t.Errorf("of %d taps, the mean is %v; want %v", taps, got, want)
+		}
+	}
+}
