@@ -718,7 +718,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if err := tenon.Try(func() { p.SetGrad(x.Zeros([]int{3}, tenon.Float32)) }); err == nil ||
-			!strings.Contains(err.Error(), "it must have its shape") {
+			!strings.Contains(err.Error(), "it must have the same shape") {
 			t.Errorf("got %v", err)
 		}
 		p.SetGrad(x.Zeros([]int{2}, tenon.Float32))
