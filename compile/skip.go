@@ -24,7 +24,11 @@ func (fo *forest) unmanaged(f *function, g *core.Segment) string {
 		if !k.written || k.static {
 			continue
 		}
-		if !f.t.opt.PlainMutation && fo.managed(&g.Inputs()[i]) {
+		in := &g.Inputs()[i]
+		if !f.t.opt.PlainMutation && fo.managed(in) {
+			continue
+		}
+		if warmsUp := !f.warm && !f.t.opt.NoWarmup; warmsUp && in.Ending() { // nobody sees the change, and the next run's may be managed
 			continue
 		}
 		n++
