@@ -58,7 +58,7 @@ type Segment struct {
 	Planning, Building, Recording time.Duration
 	// Recomputed are the values that its latest run did not save for the backward pass, which computes them again.
 	Recomputed []Recomputed `json:",omitempty"`
-	// LaidOut counts the values that lie with their channels last though the program makes them otherwise.
+	// LaidOut counts the values that fusion laid out anew, with their channels last.
 	LaidOut int `json:",omitempty"`
 	// Kernels are what runs for the calls, in order, and Graphs are its recordings.
 	Kernels []Kernel
@@ -509,7 +509,7 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 			g.Kernels, lanes, g.Static, g.Managed, g.Copied)
 	}
 	if s.LaidOut > 0 {
-		fmt.Fprintf(b, "  values that lie with their channels last, as the program does not lay them: %d\n", s.LaidOut)
+		fmt.Fprintf(b, "  values moved to channels last: %d\n", s.LaidOut)
 	}
 	for _, k := range s.Kernels {
 		fmt.Fprintf(b, "  %s: %d bytes", k.Name, k.Bytes)

@@ -163,7 +163,7 @@ func TestActivationsLieWithTheirChannelsLast(t *testing.T) {
 			if got := countOf(kernels, "turn", "pw_"); half && (got != turns || len(kernels) != turns+others) {
 				t.Errorf("%d of %d kernels are copies\n%s", got, len(kernels), strings.Join(kernels, "\n"))
 			}
-			if e.Segments[0].LaidOut == 0 || !strings.Contains(e.String(), "values that lie with their channels last") {
+			if e.Segments[0].LaidOut == 0 || !strings.Contains(e.String(), "values moved to channels last") {
 				t.Errorf("nothing is laid out\n%s", e)
 			}
 		})
