@@ -221,7 +221,7 @@ func TestLaunchRecordsNothing(t *testing.T) {
 		a := x.Zeros([]int{1}, dtype.Float32)
 		x.Launch(fill, LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, Out(a))
 		wantError(t, x.Backward(x.Sum(a, nil, SumOpt{}), BackwardOpt{}), fault.Invalid,
-			"does not require grad and was not made by an operation that does; was it made under NoGrad? A kernel's Launch records "+
-				"nothing either: wrap it in a Function")
+			"does not require grad and was not made by an operation that does; was it made under NoGrad, or by "+
+				"Grad without CreateGraph? A kernel's Launch records nothing either: wrap it in a Function")
 	})
 }

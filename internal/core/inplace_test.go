@@ -283,7 +283,7 @@ func TestInPlaceOfSaved(t *testing.T) {
 		x.MulInto(v, v, x.Full(nil, 3, dtype.Float32))
 		wantError(t, x.Backward(sumOf(x, y), BackwardOpt{}), fault.Invalid,
 			"one of the variables needed for gradient computation has been modified by an inplace operation", "Mul",
-			"version 1; expected version 0")
+			"version 1; expected version 0; change a Clone of it")
 		z := x.Exp(b)
 		row := x.Select(z, 0, 0)
 		x.NoGrad().CopyInto(row, row)

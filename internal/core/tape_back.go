@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // back is what a derivative sees: the node's attributes, the gradients of its outputs and the saved tensors.
@@ -55,6 +56,10 @@ func (b *back) unpack(which save, e edge) *Tensor {
 	return nil
 }
 
+// savedChanged is the error for a saved tensor that was changed.
+const savedChanged = "one of the variables needed for gradient computation has been modified by an inplace operation: %s is at version " +
+	"%d; expected version %d; change a Clone of it, or change it after the backward pass"
+
 // unpackSlot returns a handle of a saved tensor with the history e, in the derivative's scope.
 func (b *back) unpackSlot(i int, e edge) *Tensor {
 	s := &b.n.saved[i]
@@ -67,9 +72,7 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 		}
 	} else {
 		if v := s.st.version.Load(); v != s.version {
-			panicAt(b.n.row.Name, fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace "+
-				"operation: %v%v is at version %d; expected version %d",
-				s.dt, s.form.shape, v, s.version)
+			panicAt(b.n.row.Name, fault.Invalid, savedChanged, s.dt.String()+infer.Clipped(s.form.shape), v, s.version)
 		}
 		t = handleOf(s.st, s.form, s.offset, s.dt)
 	}

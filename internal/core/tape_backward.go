@@ -272,7 +272,7 @@ func (r *run) check(roots, inputs []*Tensor) {
 		t.settle(r.op)
 		if !t.RequiresGrad() {
 			x.fail(r.op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does; "+
-				"was it made under NoGrad? A kernel's Launch records nothing either: wrap it in a Function")
+				"was it made under NoGrad, or by Grad without CreateGraph? A kernel's Launch records nothing either: wrap it in a Function")
 		}
 	}
 }

@@ -162,9 +162,7 @@ func (c *checkpoint) collect(i int, t *Tensor) {
 		c.differ("tensor %d that it saved for backward is %s, and was %v%v before", i, describe(t), old.meta.dt, old.meta.shape)
 	}
 	if old.st.Value() == t.st && t.st.version.Load() != old.version {
-		panicAt("Checkpoint", fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace "+
-			"operation: %s is at version %d; expected version %d",
-			describe(t), t.st.version.Load(), old.version)
+		panicAt("Checkpoint", fault.Invalid, savedChanged, describe(t), t.st.version.Load(), old.version)
 	}
 	k := t.alias()
 	k.own()
