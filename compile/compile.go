@@ -160,6 +160,8 @@ func New(opts ...Opt) *Region {
 		r.opt.NoGraphs, r.compares = true, true
 	case "graphs":
 		r.opt.NoFusion = true
+	case "save":
+		r.opt.NoRecompute = true
 	}
 	return r
 }

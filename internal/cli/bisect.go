@@ -80,6 +80,13 @@ func (b *bisection) search() error {
 		return err
 	}
 	fmt.Fprintln(b.con.err, "no kernel gives other bits than its calls do one by one; the search goes on")
+	if failed, err = b.fails("save", "", 0); err != nil {
+		return err
+	}
+	if !failed {
+		fmt.Fprintln(b.con.out, recomputeFails)
+		return nil
+	}
 	for _, try := range []struct{ mode, kind string }{{"fusion", "group"}, {"graphs", "graph"}, {"on", "graph"}} {
 		if failed, err = b.fails(try.mode, "", 0); err != nil {
 			return err
@@ -90,6 +97,9 @@ func (b *bisection) search() error {
 	}
 	return errors.New("the command failed and then passed with the same settings; it must fail every time")
 }
+
+const recomputeFails = "the command passes if callables save all values that their backward passes read (TENON_COMPILE=save): values " +
+	"that are computed again differ\nset compile.Opt.NoRecompute for the callable until that is mended"
 
 // first finds the lowest number of parts of the kind with which the command fails, after a run that has failed with all.
 func (b *bisection) first(mode, kind string) error {

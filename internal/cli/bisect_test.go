@@ -16,7 +16,7 @@ import (
 )
 
 // victim makes TestBisectVictim a program that goes wrong.
-var victim = flag.String("victim", "", "what goes wrong in TestBisectVictim: bits, fused, always or nothing")
+var victim = flag.String("victim", "", "what goes wrong in TestBisectVictim: bits, fused, again, always or nothing")
 
 // TestBisectVictim is the command that the tests of tenon compile bisect run.
 func TestBisectVictim(t *testing.T) {
@@ -63,7 +63,13 @@ func TestBisectVictim(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := r.Stats(x); *victim == "always" || *victim == "fused" && s.Fused > 2*s.Runs {
+	w := x.Ones([]int{64}, tenon.Float32).SetRequiresGrad(true)
+	f := compile.Func(func(x *tenon.Exec) *tenon.Tensor { return x.Sum(x.Square(x.Exp(x.Mul(a, w))), nil) })
+	if err := x.Backward(f.Call(x)); err != nil {
+		t.Fatal(err)
+	}
+	again := f.Stats(x).Recomputed > 0
+	if s := r.Stats(x); *victim == "always" || *victim == "again" && again || *victim == "fused" && s.Fused > 2*s.Runs {
 		t.Errorf("it fails: %v", s)
 	}
 }
@@ -96,6 +102,10 @@ func TestCompileBisect(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s%s", want, errs, out)
 		}
+	}
+	again, errs, exit := bisect("again")
+	if exit != 0 || !strings.Contains(again, "values that are computed again differ") || strings.Contains(errs, "TENON_COMPILE_GROUPS=") {
+		t.Errorf("exit status %d: %s%s", exit, errs, again)
 	}
 	page, err := os.ReadFile("../../docs/compile.md")
 	if err != nil {

@@ -4,9 +4,10 @@ package knob
 var (
 	// Compile says which parts of package compile are on.
 	Compile = newChoice("TENON_COMPILE",
-		"What package `compile` does: `on`, everything; `fusion`, no graphs; `graphs`, no fused kernels; `off`, every call runs at "+
-			"once; `compare`, no graphs, and each new plan of fused kernels is compared with its calls. A region uses the setting at the "+
-			"time when it is made.", "on", "fusion", "graphs", "off", "compare")
+		"What package `compile` does: `on`, everything; `fusion`, no graphs; `graphs`, no fused kernels; `save`, callables compute "+
+			"nothing again in backward passes; `off`, every call runs at once; `compare`, no graphs, and each new plan of fused "+
+			"kernels is compared with its calls. A region uses the setting at the time when it is made.",
+		"on", "fusion", "graphs", "save", "off", "compare")
 	// CompileGroups and CompileGraphs limit how many groups become kernels and how many graphs are recorded, to bisect a failure.
 	CompileGroups = newCount("TENON_COMPILE_GROUPS", MaxCompileParts, 0, MaxCompileParts,
 		"The maximum number of groups of calls that become fused kernels; the calls of later groups run one by one. "+
