@@ -3,6 +3,7 @@ package rt
 import (
 	"runtime"
 	"slices"
+	"time"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -44,6 +45,10 @@ func (c *PoolCheckpoint) Pool() alloc.PoolID { return c.id }
 // Device returns the pool's device.
 func (c *PoolCheckpoint) Device() *Device { return c.dev }
 
+// staleTries is how often garbage is collected before a live block that nobody is known to own is an error. The waits in between add up to
+// an eighth of a second.
+const staleTries = 7
+
 // RestorePool restores the pool's layout at the checkpoint: it frees every live block and allocates those of the checkpoint again. owned
 // lists the live blocks whose owners know about the restore; any other live block is an error. It returns the new blocks by address. An
 // error that occurs before anything is freed changes nothing.
@@ -55,7 +60,14 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 		return nil, err
 	}
 	addr, stale := d.stale(c.id, owned)
-	if stale { // it may be garbage whose cleanup has not run yet
+	// It may be garbage whose cleanup has not run yet, or that another goroutine, which looks at all storages, has its hands on.
+	for try := range staleTries {
+		if !stale {
+			break
+		}
+		if try > 0 {
+			time.Sleep(time.Millisecond << try)
+		}
 		runtime.GC()
 		waitCleanups()
 		if _, err := d.FreeLoose(); err != nil {
