@@ -45,7 +45,7 @@ func (p *Plans) Steps(n int) (steps []PlannedStep) {
 	return nil
 }
 
-// LaidOut returns how many values lie with their channels last by the latest plan for n calls, though the calls make them otherwise.
+// LaidOut returns how many values the latest plan for n calls has moved to channels last.
 func (p *Plans) LaidOut(n int) int {
 	for _, p := range slices.Backward(p.all) {
 		if p.n == n {

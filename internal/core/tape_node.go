@@ -349,9 +349,8 @@ func (t *Tensor) SetGrad(g *Tensor) {
 	if g != nil {
 		Given("SetGrad", 0, g)
 		if !infer.Same(g.shape, t.shape) || g.st.dev != t.st.dev {
-			panicAt("SetGrad", fault.Invalid, "the gradient %s on %s does not fit the tensor %s on %s; it must have "+
-				"the same shape and device",
-				describe(g), g.st.dev, describe(t), t.st.dev)
+			panicAt("SetGrad", fault.Invalid, "the gradient %s on %s does not fit the tensor %s on %s; it must have the same shape and "+
+				"device", describe(g), g.st.dev, describe(t), t.st.dev)
 		}
 		if sc := g.scope; sc != nil { // which g leaves
 			sc.s.in("SetGrad")

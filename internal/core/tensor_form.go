@@ -29,14 +29,7 @@ type form struct {
 
 // lies reports whether the elements of f have the places of g's. The strides of dimensions of size 1 do not matter.
 func (f *form) lies(g *form) bool {
-	if f == g {
-		return true
-	}
-	same := infer.Same(f.shape, g.shape)
-	for d, n := range f.shape {
-		same = same && (n == 1 || f.stride[d] == g.stride[d])
-	}
-	return same
+	return f == g || infer.Same(f.shape, g.shape) && infer.SamePlaces(f.shape, f.stride, g.stride)
 }
 
 // interned holds objects that exist only once, by weak pointers: unused ones are collected.

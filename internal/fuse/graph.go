@@ -284,15 +284,11 @@ func (g *Graph) Number() error {
 
 // converts reports whether the call has one input, and one new output with the same layout.
 func (c *Call) converts() bool {
-	if len(c.Ins) != 1 || len(c.Outs) != 1 || c.Into != 0 || c.Ins[0].Storage == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape) {
+	if len(c.Ins) != 1 || len(c.Outs) != 1 || c.Into != 0 || c.Ins[0].Storage == 0 {
 		return false
 	}
-	for d, n := range c.Ins[0].Shape {
-		if n != 1 && c.Ins[0].Stride[d] != c.Outs[0].Stride[d] {
-			return false
-		}
-	}
-	return true
+	from, to := &c.Ins[0].Place, &c.Outs[0].Place
+	return slices.Equal(from.Shape, to.Shape) && infer.SamePlaces(from.Shape, from.Stride, to.Stride)
 }
 
 // alike reports whether all inputs are present and have one shape.

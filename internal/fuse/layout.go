@@ -1,6 +1,10 @@
 package fuse
 
-import "slices"
+import (
+	"slices"
+
+	"tenon.dev/internal/infer"
+)
 
 // Lays says how a call takes the operands in Call.Laid if they have four dimensions and their channels, the second of these, may lie last.
 type Lays uint8
@@ -40,7 +44,7 @@ func (g *Graph) LayOut() []int {
 		for j := range len(c.Ins) + len(c.Outs) {
 			if v := c.at(j); v.Storage != 0 {
 				if _, ok := slices.BinarySearch(last, v.Storage); ok {
-					v.Stride = channelsLastOf(v.Shape)
+					v.Stride = infer.ChannelsLastStrides(v.Shape)
 				}
 			}
 		}
@@ -86,12 +90,6 @@ func (g *Graph) layable() map[int]*Place {
 func (p *Place) bears() bool {
 	n := len(p.Shape)
 	return n >= 3 && p.Shape[n-3] > 1 && p.Shape[n-2]*p.Shape[n-1] > 1
-}
-
-// channelsLastOf returns the strides of a new array of four dimensions whose second one lies last.
-func channelsLastOf(shape []int) []int {
-	_, c, h, w := shape[0], shape[1], shape[2], shape[3]
-	return []int{h * w * c, 1, w * c, c}
 }
 
 // root returns the last member of the storage's set.

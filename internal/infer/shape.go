@@ -115,6 +115,17 @@ func ChannelsLast(shape, stride []int) bool {
 	return true
 }
 
+// SamePlaces reports whether the elements of an array of that shape have the same places with either strides. Those of dimensions of size 1
+// do not matter.
+func SamePlaces(shape, a, b []int) bool {
+	for d, n := range shape {
+		if n != 1 && a[d] != b[d] {
+			return false
+		}
+	}
+	return true
+}
+
 // ChannelsLastStrides returns the strides of an array of shape [N, C, H, W] whose channels are innermost.
 func ChannelsLastStrides(shape []int) []int {
 	n, c, h, w := 0, 1, 2, 3

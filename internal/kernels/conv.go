@@ -304,7 +304,7 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand, e *Epilo
 		}
 	}
 	if c.colours(is.Limits(), kind, a.DType) {
-		if s := c.runs(is.Limits(), kind, a.DType); s != nil {
+		if s := c.runs(is.Limits(), kind, a); s != nil {
 			return c.gatherRuns(is, s, kind, res, a, b, bias, e)
 		}
 		if c.unfolds(kind, a.DType) {

@@ -102,7 +102,7 @@ func (c *Conv) sums(lim *Limits, kind convKind, x, w, y, bias Operand) (s sumOrd
 	l, t := &is.products[0], x.DType
 	r := &l.Spec.Product
 	if s.depthwise = l.Spec.Family == FamilyDepthwise; !s.depthwise && !c.plain(kind, t) && c.colours(lim, kind, t) {
-		s.runs = c.runs(lim, kind, t) != nil
+		s.runs = c.runs(lim, kind, y) != nil
 		s.unfolded = !s.runs && c.unfolds(kind, t)
 	}
 	s.taps = l.Spec.Family == FamilyConv && l.Spec.Conv.Last == lastNone && c.KH*c.KW > 1

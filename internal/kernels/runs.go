@@ -1,7 +1,5 @@
 package kernels
 
-import "tenon.dev/dtype"
-
 // With channels last, a row of a window is a run of adjacent elements. So a convolution of images of a few colours is one whose pixels are
 // runs, with as many channels as these have elements, and whose windows are one run wide. Neighbouring runs overlap, which does not matter
 // to the copy engine: it takes all distances that are multiples of 16 bytes. If windows have a multiple of as many rows as they are apart,
@@ -17,9 +15,14 @@ type runs struct {
 	colours, height, width, fold int
 }
 
-// runs returns the convolution over runs that c is, or nil if the copy engine cannot gather them.
-func (c *Conv) runs(lim *Limits, kind convKind, t dtype.DType) *runs {
+// runs returns the convolution over runs that c is, or nil if the copy engine cannot gather them, or cannot copy y, the gradient of the
+// output, as it is.
+func (c *Conv) runs(lim *Limits, kind convKind, y Operand) *runs {
 	const apart = 16 // bytes
+	t := y.DType
+	if kind == convWeight && c.LastY && y.Ptr%apart > 0 {
+		return nil
+	}
 	s := &runs{conv: *c, colours: c.In, fold: 1, height: (c.OH-1)*c.StrideH + (c.KH-1)*c.DilationH + 1}
 	if n := c.StrideH; c.DilationH == 1 && c.KH%n+c.PadH%n+min(c.H, s.height-c.PadH)%n == 0 {
 		s.fold = n
