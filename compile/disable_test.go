@@ -133,5 +133,6 @@ func TestMust(t *testing.T) {
 		x.AddSInto(a, a, 1)
 		return x.MulS(a, 2)
 	}, compile.Opt{Must: true})
-	refused("a changed argument", tenon.Try(func() { net.Call(x, a) }), "mutated inputs", "name the argument in Opt.Static")
+	refused("a changed argument", tenon.Try(func() { net.Call(x, a) }), "mutated inputs", "arg0 at ",
+		"name the argument in Opt.Static")
 }

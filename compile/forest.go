@@ -287,7 +287,7 @@ func (fo *forest) stores() (all []core.Store) {
 	return all
 }
 
-const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s. " +
+const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s in %s. " +
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
 // end leaves the path. Later runs reuse the memory of tensors that are still in use: results of functions get an error when they are used,
@@ -308,7 +308,7 @@ func (fo *forest) end(g *core.Segment) error {
 	for _, o := range all {
 		var err error
 		if o.passing(taped) && !g.Reads(o.Store) {
-			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
+			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at, o.f.node().Name))
 		} else {
 			err = g.MoveOut(o.Store, &o.maker.From)
 		}
@@ -376,6 +376,7 @@ func (fo *forest) tryEnd(g *core.Segment, f *function) error {
 }
 
 const pendingText = "Unable to hit fast path of CUDAGraphs because of pending, uninvoked backwards. " +
+	"That concerns the calls of %s from %s to %s. " +
 	"Use an Exec of NoGrad where no gradient is needed, or call compile.MarkStep before each step"
 
 // warnPending warns, once for a function that comes repeatedly in one path, that its graph cannot be used because a backward pass has not
@@ -396,7 +397,7 @@ func (fo *forest) warnPending(f *function) {
 	}
 	if seen > 1 && len(after) != seen {
 		fo.warned[f] = true
-		slog.Warn(pendingText)
+		slog.Warn(sprintf(pendingText, f.node().Name, f.calls[0].at, f.last.at))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,7 +19,7 @@ func (fo *forest) unmanaged(f *function, g *core.Segment) string {
 	if f.plain != "" {
 		return f.plain
 	}
-	n, at := 0, ""
+	var found []string
 	for i := range f.inputs {
 		k := &f.inputs[i]
 		if !k.written || k.static {
@@ -31,13 +32,16 @@ func (fo *forest) unmanaged(f *function, g *core.Segment) string {
 		if warmsUp := !f.warm && !f.t.opt.NoWarmup; warmsUp && in.Ending() { // nobody sees the change, and the next run's may be managed
 			continue
 		}
-		n++
-		at = f.writerOf(g, i)
+		at := f.writerOf(g, i)
+		if k.arg >= 0 {
+			at = f.nameOf(i) + " at " + at
+		}
+		found = append(found, at)
 	}
-	if n == 0 {
+	if len(found) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("mutated inputs (%d instances). Found from : \n %s", n, at)
+	return fmt.Sprintf("mutated inputs (%d instances). Found from : \n %s", len(found), strings.Join(slices.Compact(found), "\n "))
 }
 
 // writerOf returns the line of the call that changes input i.

@@ -59,8 +59,9 @@ func testTreeOverwritten(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	in := x.RandN([]int{4}, tenon.Float32)
 	pc := reflect.ValueOf(cubeOf).Pointer()
 	file, line := runtime.FuncForPC(pc).FileLine(pc)
-	text := fmt.Sprintf("overwritten by a subsequent run. Made at %s:%d. ", file, line) // cubeOf has one line
-	for i := range 3 {                                                                  // after a warm-up, a recording and a replay
+	text := fmt.Sprintf("overwritten by a subsequent run. Made at %s:%d in %s. ", file, line, // cubeOf has one line
+		runtime.FuncForPC(pc).Name())
+	for i := range 3 { // after a warm-up, a recording and a replay
 		y := f.Call(x, in)
 		z := f.Call(x, in)
 		wantError(t, tenon.Try(func() { x.Add(y, y) }), text)
@@ -221,7 +222,8 @@ func testTreePendingBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	call()
 	w.want(t, 0)
 	call()
-	w.want(t, 1, "Unable to hit fast path of CUDAGraphs because of pending")
+	w.want(t, 1, "Unable to hit fast path of CUDAGraphs because of pending",
+		"That concerns the calls of tenon.dev/conformance.cubeOf from ")
 	call()
 	w.want(t, 0)
 	check(t, "recordings", treesOf(t, x).Graphs, 0)

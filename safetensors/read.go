@@ -2,13 +2,14 @@ package safetensors
 
 import (
 	"encoding/binary"
-	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/filetype"
 	"tenon.dev/internal/origin"
 )
 
@@ -31,11 +32,13 @@ func Open(name string) (opened *File, err error) {
 	}
 	st, err := f.Stat()
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(fault.System, err, "cannot find the length of %s", name), f.Close())
+		_ = f.Close()
+		return nil, fault.Wrap(fault.System, err, "cannot find the length of %s", name)
 	}
 	s, err := New(f, st.Size())
 	if err != nil {
-		return nil, errors.Join(fault.Wrap(fault.Invalid, err, "cannot read %s", name), f.Close())
+		_ = f.Close()
+		return nil, fault.Wrap(fault.KindOf(err), err, "cannot read %s", name)
 	}
 	s.closer = f
 	return s, nil
@@ -49,20 +52,18 @@ func New(r io.ReaderAt, size int64) (opened *File, err error) {
 	}
 	var prefix [8]byte
 	if size < int64(len(prefix)) {
-		return nil, invalid("%d bytes are too few for a safetensors file", size)
+		return nil, foreign(r, size, fmt.Sprintf("%d bytes are too few for a safetensors file", size))
 	}
 	if err := readAt(r, prefix[:], 0); err != nil {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
-	if torchFile(r, prefix) {
-		return nil, invalid("the file is not in this format: it is a .pt file, or another archive; open it with torchfile.Open")
-	}
-	if n > MaxHeader {
-		return nil, invalid("the header claims %d bytes, the limit is %d: this is hardly a file of this format", n, MaxHeader)
+	if torchFile(r, prefix) || n > MaxHeader {
+		return nil, foreign(r, size, fmt.Sprintf("the header claims %d bytes, the limit is %d: this is hardly a file of this format", n,
+			MaxHeader))
 	}
 	if n > uint64(size)-8 {
-		return nil, invalid("the header claims %d bytes, but only %d follow: the file is cut short", n, size-8)
+		return nil, invalid("the header claims %d bytes, but only %d follow: the file is cut short; save or download it again", n, size-8)
 	}
 	text := make([]byte, n)
 	if err := readAt(r, text, 8); err != nil {
@@ -76,6 +77,18 @@ func New(r io.ReaderAt, size int64) (opened *File, err error) {
 		f.index[info.Name] = i
 	}
 	return f, nil
+}
+
+// foreign returns the error for a file of another format: what it is, if that can be told, or else text.
+func foreign(r io.ReaderAt, size int64, text string) error {
+	head := make([]byte, min(size, filetype.Head))
+	if err := readAt(r, head, 0); err != nil {
+		return err
+	}
+	if is := filetype.Guess(head); is != "" {
+		return invalid("this is not a safetensors file: it is %s", is)
+	}
+	return invalid("%s", text)
 }
 
 // torchFile reports whether a file begins with the prefix of a zip archive or of the older format of .pt files, and not, by chance, with a

@@ -1,7 +1,6 @@
 package torchfile
 
 import (
-	"encoding/binary"
 	"io"
 	"math"
 	"os"
@@ -75,17 +74,13 @@ func (l Limits) New(in io.ReaderAt, size int64) (opened *File, err error) {
 		return nil, err
 	}
 	f := &File{in: in}
-	var first [9]byte
+	var first [4]byte
 	if _, err := in.ReadAt(first[:], 0); err != nil && err != io.EOF {
 		return nil, fault.Wrap(fault.System, err, "cannot read")
 	}
-	switch {
-	case string(first[:4]) == "PK\x03\x04":
+	if string(first[:]) == "PK\x03\x04" {
 		err = f.readZip(size, b)
-	case safetensorsFile(first, size):
-		err = refuse("the file is neither an archive nor a pickle, as .pt files are: it is a safetensors file; load it with nn.LoadFile, " +
-			"or open it with safetensors.Open")
-	default:
+	} else {
 		err = f.readLegacy(size, b)
 	}
 	if err != nil {
@@ -95,10 +90,6 @@ func (l Limits) New(in io.ReaderAt, size int64) (opened *File, err error) {
 }
 
 // safetensorsFile reports whether a file of size bytes begins like the safetensors format: with the length of a JSON object, and that.
-func safetensorsFile(first [9]byte, size int64) bool {
-	return size > 8 && binary.LittleEndian.Uint64(first[:8]) <= uint64(size)-8 && first[8] == '{'
-}
-
 // budget is the resources that a file may use.
 type budget struct {
 	Limits

@@ -2,6 +2,7 @@ package torchfile
 
 import (
 	"archive/zip"
+	"bytes"
 	"encoding/binary"
 	"io"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/filetype"
 	"tenon.dev/internal/origin"
 	"tenon.dev/internal/pickle"
 )
@@ -25,6 +27,9 @@ type File struct {
 
 // legacyMagic begins files of PyTorch before 1.6.
 const legacyMagic = "119547037146038801333356"
+
+// legacyHead is how the pickle of that number begins.
+const legacyHead = "\x80\x02\x8a\n"
 
 func refuse(format string, args ...any) error {
 	return fault.New(fault.Invalid, format, args...)
@@ -64,7 +69,7 @@ const maxEntry = 64
 func (f *File) readZip(size int64, limits *budget) error {
 	z, err := zip.NewReader(f.in, size)
 	if err != nil {
-		return fault.Wrap(fault.Invalid, err, "the archive is broken")
+		return fault.Wrap(fault.Invalid, err, "the archive is broken or cut short; save or download it again")
 	}
 	var data *zip.File
 	entries := map[string]*zip.File{}
@@ -132,6 +137,19 @@ func (f *File) readZip(size int64, limits *budget) error {
 	return err
 }
 
+// foreign returns the error for a file of another format: what it is, if that can be told, or else text.
+func (f *File) foreign(size int64, text string) error {
+	head := make([]byte, min(size, filetype.Head))
+	if _, err := f.in.ReadAt(head, 0); err != nil && err != io.EOF {
+		return fault.Wrap(fault.System, err, "cannot read")
+	}
+	is := filetype.Guess(head)
+	if is == "" || bytes.HasPrefix(head, []byte(legacyHead)) {
+		return refuse("%s", text)
+	}
+	return refuse("the file is neither an archive nor a pickle, as .pt files are: it is %s", is)
+}
+
 // readLegacy reads the format before PyTorch 1.6: a magic number, a version, facts about the machine, the value and the keys of its
 // storages, a pickle each; then the storages, each with its number of elements.
 func (f *File) readLegacy(size int64, limits *budget) error {
@@ -145,10 +163,10 @@ func (f *File) readLegacy(size int64, limits *budget) error {
 	}
 	magic, err := next()
 	if err != nil {
-		return refuse("the file is neither an archive nor a pickle, as .pt files are")
+		return f.foreign(size, "the file is neither an archive nor a pickle, as .pt files are")
 	}
 	if n, ok := magic.Big(magic.Root()); !ok || n.String() != legacyMagic {
-		return refuse("the file is a pickle, but no .pt file; what that begins with is not there")
+		return f.foreign(size, "the file is a pickle, but no .pt file; what that begins with is not there")
 	}
 	for _, what := range []string{"version", "machine"} {
 		d, err := next()

@@ -250,7 +250,8 @@ func TestOOMRemedies(t *testing.T) {
 		": close tensors that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib,
 			allocated: 6 * gib,
 			reserved:  6 * gib, split: true},
-		": close tensors that are done with, close graphs that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib,
+		": close tensors that are done with, close graphs that are done with (those of regions with compile.Reset), or " +
+			"make the batch smaller": {wanted: 4 * gib, total: 8 * gib,
 			free: 2 * gib, allocated: 6 * gib, private: gib, reserved: 6 * gib},
 		": close tensors that are done with, make the batch smaller, or avoid pieces too small to use with " +
 			`SetAllocatorSettings("expandable_segments:True")`: {wanted: 4 * gib, total: 8 * gib, free: gib, allocated: 4 * gib,

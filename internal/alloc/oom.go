@@ -96,7 +96,7 @@ func (o *outOfMemory) remedy() string {
 		may = append(may, "close tensors that are done with")
 	}
 	if fits && o.private > 0 {
-		may = append(may, "close graphs that are done with")
+		may = append(may, "close graphs that are done with (those of regions with compile.Reset)")
 	}
 	may = append(may, "make the batch smaller")
 	if o.fractionSet && o.reserved+o.wanted > o.allowed {

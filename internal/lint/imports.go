@@ -18,9 +18,10 @@ LEAF = dtype fault internal/knob
 dtype:
 fault:
 internal/knob: fault
+internal/filetype:
 internal/pickle: fault
 internal/pprof: fault
-internal/snapshot: fault internal/pickle internal/pprof
+internal/snapshot: fault internal/filetype internal/pickle internal/pprof
 profile: fault internal/pprof
 internal/stack:
 internal/membarrier:
@@ -36,7 +37,7 @@ internal/benchrun: fault profile
 internal/wholefile: fault
 internal/disk:
 internal/ordered:
-safetensors: LEAF internal/origin internal/wholefile
+safetensors: LEAF internal/filetype internal/origin internal/wholefile
 internal/recorded: LEAF safetensors
 internal/mersenne:
 internal/approx:
@@ -84,7 +85,7 @@ sparse: FACE internal/core internal/kernels
 internal/opspage: internal/core linalg sparse
 fft: FACE internal/core
 special: FACE internal/core
-torchfile: FACE internal/core internal/origin internal/pickle internal/wholefile
+torchfile: FACE internal/core internal/filetype internal/origin internal/pickle internal/wholefile
 compile: FACE internal/core internal/rt internal/alloc internal/origin internal/snapshot
 dist: FACE internal/core internal/lib/nccl
 nn: FACE internal/core internal/mersenne internal/origin linalg special safetensors

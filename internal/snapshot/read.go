@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/filetype"
 	"tenon.dev/internal/pickle"
 )
 
@@ -52,14 +53,9 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 		}
 		src = bufio.NewReaderSize(z, 1<<16)
 	}
-	head, err := src.Peek(4)
-	if len(head) == 0 && errors.Is(err, io.EOF) {
-		return nil, fault.New(fault.Invalid, "the snapshot cannot be read: the file is empty; give one that DumpSnapshot wrote")
-	}
-	if len(head) == 4 {
-		if what := foreign(head); what != "" {
-			return nil, fault.New(fault.Invalid, "the snapshot cannot be read: it is %s, not a pickle, as DumpSnapshot writes", what)
-		}
+	head, err := src.Peek(filetype.Head)
+	if is := filetype.Guess(head); is != "" && (len(head) > 0 || errors.Is(err, io.EOF)) {
+		return nil, fault.New(fault.Invalid, "the snapshot cannot be read: it is not a pickle, as DumpSnapshot writes, but %s", is)
 	}
 	b := newBuilder(o)
 	po := pickle.Options{MaxMemory: o.MaxMemory, Take: b.take,
@@ -82,19 +78,6 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 			"or copied to its end")
 	}
 	return nil, fault.Wrap(fault.Invalid, err, "the snapshot cannot be read")
-}
-
-// foreign names what people have beside snapshots, by how it begins: no pickle begins so. "" is anything else.
-func foreign(head []byte) string {
-	switch {
-	case head[0] == '{' || head[0] == '[':
-		return "JSON"
-	case head[0] == '<':
-		return "HTML or XML"
-	case string(head) == "PK\x03\x04":
-		return "a zip archive, such as torch.save writes"
-	}
-	return ""
 }
 
 // counter counts what was read.

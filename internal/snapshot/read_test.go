@@ -390,7 +390,7 @@ func TestReadErrors(t *testing.T) {
 		data, want string
 		kind       fault.Kind
 	}{
-		{"", "the file is empty; give one that DumpSnapshot wrote", fault.Invalid},
+		{"", "it is not a pickle, as DumpSnapshot writes, but empty; save or download it again", fault.Invalid},
 		{"\x1f\x8bnonsense", "gzip", fault.Invalid},
 		{"cos\nsystem\n(S'rm'\ntR.", "os.system", fault.Invalid},
 		{"].", "neither segments nor device_traces", fault.Invalid}, {"}.", "neither segments nor device_traces", fault.Invalid},
@@ -442,10 +442,9 @@ func TestReadErrors(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ data, want string }{
-		{`{"traceEvents": []}`, "it is JSON, not a pickle"}, {packed(`[{"a": 1}]`), "it is JSON, not a pickle"},
-		{"<!doctype html>", "it is HTML or XML, not a pickle"},
-		{"PK\x03\x04archive/data.pkl", "such as torch.save writes, not a pickle"}, {packed(string(unpacked(t, "extra_streams")))[:3000],
-			"the compressed file ends in the middle"},
+		{`{"traceEvents": []}`, "but JSON; "}, {packed(`[{"a": 1}]`), "but JSON; "}, {"<!doctype html>", "but HTML or XML; "},
+		{"PK\x03\x04archive/data.pkl", "but a zip archive, as .pt files are; "},
+		{packed(string(unpacked(t, "extra_streams")))[:3000], "the compressed file ends in the middle"},
 	} {
 		if _, err := snapshot.Read(strings.NewReader(c.data), snapshot.ReadOptions{}); fault.KindOf(err) != fault.Invalid ||
 			!strings.Contains(err.Error(), c.want) {

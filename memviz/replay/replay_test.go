@@ -265,5 +265,5 @@ func TestErrors(t *testing.T) {
 	_, err = Read(nil)
 	fails(err, "the snapshot's reader is nil")
 	_, err = Read(strings.NewReader("{\"a\": 1}"))
-	fails(err, "it is JSON, not a pickle")
+	fails(err, "it is not a pickle, as DumpSnapshot writes, but JSON")
 }

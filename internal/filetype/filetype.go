@@ -1,0 +1,41 @@
+// Package filetype names files that a reader refuses, by how they begin. It must not depend on the packages that read them.
+package filetype
+
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// Head is the number of bytes that Guess needs at most.
+const Head = 64
+
+// maxHeader is the limit of the safetensors format for its header, in bytes.
+const maxHeader = 100_000_000
+
+// Guess says what a file that begins with head is and what to do about it, such as "empty; save or download it again", to follow the words
+// "it is". "" is a file like none that people have in the place of another.
+func Guess(head []byte) string {
+	s := string(head)
+	switch {
+	case s == "":
+		return "empty; save or download it again"
+	case strings.HasPrefix(s, "version https://git-lfs"):
+		return "a pointer of Git LFS; get the file itself with git lfs pull"
+	case strings.HasPrefix(s, "PK\x03\x04"):
+		return "a zip archive, as .pt files are; open those with torchfile.Open"
+	case strings.HasPrefix(s, "\x80\x02\x8a\n"):
+		return "a pickle, as .pt files before PyTorch 1.6 are; open those with torchfile.Open"
+	case len(s) > 8 && s[8] == '{' && binary.LittleEndian.Uint64(head) <= maxHeader:
+		return "a safetensors file; load it with nn.LoadFile, or open it with safetensors.Open"
+	case strings.HasPrefix(s, "\x1f\x8b"):
+		return "compressed with gzip; unpack it first"
+	}
+	text := strings.TrimLeft(s, "\ufeff \t\r\n")
+	switch {
+	case strings.HasPrefix(text, "<"):
+		return "HTML or XML; get the file itself, not a page about it"
+	case strings.HasPrefix(text, "{"), strings.HasPrefix(text, "["):
+		return "JSON; give the file with the data"
+	}
+	return ""
+}
