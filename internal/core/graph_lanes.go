@@ -79,10 +79,11 @@ func distribute(work []laneWork) (l lanes, ok bool) {
 	awaited := [laneCount]int{-1, -1} // the last work that the lane has awaited
 	for i := range work {
 		last, ready := [laneCount]int{-1, -1}, [laneCount]float64{}
-		for j := range i {
-			if work[i].after(&work[j]) {
-				last[l.of[j]] = j // work of a lane ends in order
-				ready[l.of[j]] = done[j]
+		// Of the work in a lane that this comes after, only the latest counts, and only if the other lane has not awaited it.
+		counts := func(lane, j int) bool { return last[lane] < 0 && j > awaited[1-lane] }
+		for j := i - 1; j >= 0 && (counts(0, j) || counts(1, j)); j-- {
+			if lane := l.of[j]; counts(lane, j) && work[i].after(&work[j]) {
+				last[lane], ready[lane] = j, done[j]
 			}
 		}
 		best, begin := 0, 0.0

@@ -172,7 +172,7 @@ func (a *grouping) joinResults(i int) {
 		c := &a.g.Calls[calls[n]]
 		for j := range c.Outs {
 			rows := ofRows(c.Outs[0].Shape, full)
-			for _, q := range a.users[c.Outs[j].Storage] {
+			for _, q := range a.by.users[c.Outs[j].Storage] {
 				reads := q > calls[n] && q-calls[0] < a.l.Span && (rows || a.g.Calls[q].Reduce == reduce)
 				if s := a.of[q]; reads && s != nil && !seen[s] {
 					seen[s], groups, calls = true, append(groups, s), append(calls, s.Calls...)

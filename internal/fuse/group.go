@@ -93,10 +93,8 @@ func (g *Graph) Group(l Limits) {
 
 // grouped returns the groups that hold no memory while they wait.
 func (g *Graph) grouped(l Limits) *grouping {
-	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
-	for i := range g.Calls {
-		g.Calls[i].uses(func(s int, _ bool) { a.users[s] = append(a.users[s], i) })
-	}
+	a := &grouping{g: g, l: l, of: make([]*Set, len(g.Calls))}
+	a.by.fill(g)
 	for i := range g.Calls {
 		switch c := &g.Calls[i]; {
 		case c.Reduce != 0:
@@ -132,17 +130,16 @@ func (g *Graph) groupOf() []*Set {
 
 // grouping is the state of one run of Group.
 type grouping struct {
-	g    *Graph
-	l    Limits
-	live map[int]bool
-	made map[[2]int]Ref
-	// users are the calls that use each storage, in order.
-	users map[int][]int
+	g  *Graph
+	l  Limits
+	by index
 	// of is the group of every call that may be in one.
 	of []*Set
 	// late says that groups may hold memory while they wait, as long as its peak is at most peak.
 	late bool
 	peak int
+	// undo takes back what insert has done since keep, the latest last.
+	undo []func()
 }
 
 // join starts a group with call i, and merges it with others.
@@ -223,7 +220,7 @@ func (a *grouping) ofProduct(s *Set) bool {
 	for _, k := range s.Calls {
 		for j := range a.g.Calls[k].Ins {
 			v := &a.g.Calls[k].Ins[j]
-			m, ok := a.made[[2]int{v.Storage, v.Version}]
+			m, ok := a.by.maker(v.Storage, v.Version)
 			if ok && a.g.Calls[m.Call].Product && a.set(sorted([]int{m.Call}, s.Calls)) != nil {
 				return true
 			}
@@ -278,7 +275,7 @@ func (a *grouping) withMaker(calls []int, i, j int) bool {
 				continue
 			}
 			only := c.Point && !slices.ContainsFunc(c.Outs, func(v Value) bool {
-				return a.live[v.Storage] || a.usedBeside(v.Storage, k, member) || !a.usedBeside(v.Storage, k, nil)
+				return a.by.alive[v.Storage] || a.usedBeside(v.Storage, k, member) || !a.usedBeside(v.Storage, k, nil)
 			})
 			if only {
 				member[k] = 0
@@ -335,7 +332,7 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	if v.Storage == 0 || v.Version == 0 || c.Row && j > 0 {
 		return r, false
 	}
-	r, ok = a.made[[2]int{v.Storage, v.Version}]
+	r, ok = a.by.maker(v.Storage, v.Version)
 	if !ok || r.Call >= i {
 		return r, false
 	}
@@ -658,7 +655,7 @@ func (a *grouping) sources(s *Set, member map[int]int) {
 				s.From[k][j] = Source{Member: -1, Index: -1}
 				continue
 			}
-			r, ok := a.made[[2]int{v.Storage, v.Version}]
+			r, ok := a.by.maker(v.Storage, v.Version)
 			if m, in := member[r.Call]; ok && in {
 				s.From[k][j] = Source{Member: m, Index: r.Index}
 				if cat >= 0 {
@@ -686,11 +683,11 @@ func (a *grouping) results(s *Set, member map[int]int) {
 		c := &a.g.Calls[i]
 		for j := range c.Outs {
 			v := &c.Outs[j]
-			if next, ok := a.made[[2]int{v.Storage, v.Version + 1}]; ok && has(member, next.Call) {
+			if next, ok := a.by.maker(v.Storage, v.Version+1); ok && has(member, next.Call) {
 				s.Saves += v.Bytes()
 				continue
 			}
-			if a.live[v.Storage] || a.usedBeside(v.Storage, s.Calls[k], member) {
+			if a.by.alive[v.Storage] || a.usedBeside(v.Storage, s.Calls[k], member) {
 				s.Outs = append(s.Outs, Ref{i, j})
 			} else {
 				s.Saves += v.Bytes()
@@ -706,12 +703,12 @@ func has(m map[int]int, i int) bool {
 
 // usedBeside reports whether a call outside the group uses the storage after call i.
 func (a *grouping) usedBeside(storage, i int, member map[int]int) bool {
-	return slices.ContainsFunc(a.users[storage], func(q int) bool { return q > i && !has(member, q) })
+	return slices.ContainsFunc(a.by.users[storage], func(q int) bool { return q > i && !has(member, q) })
 }
 
 // last returns the last call that uses the storage.
 func (a *grouping) last(storage int) int {
-	users := a.users[storage]
+	users := a.by.users[storage]
 	return users[len(users)-1]
 }
 
@@ -736,12 +733,12 @@ func (a *grouping) light(s *Set, member map[int]int) bool {
 	for k, i := range s.Calls[:at] {
 		c := &a.g.Calls[i]
 		for j := range c.Ins {
-			if v := &c.Ins[j]; v.Storage != 0 && !a.live[v.Storage] && a.last(v.Storage) == i && s.From[k][j].Member < 0 {
+			if v := &c.Ins[j]; v.Storage != 0 && !a.by.alive[v.Storage] && a.last(v.Storage) == i && s.From[k][j].Member < 0 {
 				held += v.Bytes()
 			}
 		}
 		for j := range c.Outs {
-			if v := &c.Outs[j]; !c.into(j) && (a.live[v.Storage] || a.last(v.Storage) > i) {
+			if v := &c.Outs[j]; !c.into(j) && (a.by.alive[v.Storage] || a.last(v.Storage) > i) {
 				held -= v.Bytes()
 			}
 		}

@@ -52,7 +52,7 @@ type joint struct {
 // weigh computes when memory is in use, and when calls can run.
 func (j *joining) weigh() {
 	g, n := j.g, len(j.g.Calls)
-	var made map[int]*span
+	var made []span
 	j.usage, made = g.memory(j.place, func(yield func(s *Set) bool) {
 		for k := range g.Groups {
 			if !yield(&g.Groups[k]) {
@@ -80,7 +80,7 @@ func (j *joining) weigh() {
 					j.ready[i] = i
 				}
 			}
-			if j.ends[i] = n; made[s] != nil {
+			if j.ends[i] = n; made[s].made {
 				j.ends[i], j.size[i] = made[s].last, made[s].bytes
 			}
 			joined[s], joined[c.Outs[0].Storage] = append(joined[s], i), append(joined[c.Outs[0].Storage], i)

@@ -8,14 +8,17 @@ type usage struct {
 	peak int
 }
 
-// span is when a new storage is in use, and its size.
-type span struct{ born, last, bytes int }
+// span is when a new storage is in use, and its size; made tells it from a storage that the calls do not make.
+type span struct {
+	made              bool
+	born, last, bytes int
+}
 
-// memory returns how much memory is in use, and when each storage is that the calls make, if every call runs at its place and the storages
-// that stay inside one of the groups need no memory.
-func (g *Graph) memory(place []int, groups iter.Seq[*Set]) (usage, map[int]*span) {
-	n, made, live := len(g.Calls), map[int]*span{}, g.live()
-	inside := map[int]bool{}
+// memory returns how much memory is in use, and by number when each storage is that the calls make, if every call runs at its place and the
+// storages that stay inside one of the groups need no memory.
+func (g *Graph) memory(place []int, groups iter.Seq[*Set]) (usage, []span) {
+	n, top := len(g.Calls), g.top()
+	made, live, inside := make([]span, top+1), g.alive(top), make([]bool, top+1)
 	for i := range g.Calls {
 		if c := &g.Calls[i]; c.Left {
 			inside[c.Outs[0].Storage] = true
@@ -35,12 +38,12 @@ func (g *Graph) memory(place []int, groups iter.Seq[*Set]) (usage, map[int]*span
 		c := &g.Calls[i]
 		for o := range c.Outs {
 			if s := c.Outs[o].Storage; !c.into(o) && !inside[s] {
-				made[s] = &span{place[i], place[i], 0}
+				made[s] = span{true, place[i], place[i], 0}
 			}
 		}
 		for k := range len(c.Ins) + len(c.Outs) {
 			v := c.at(k)
-			if m := made[v.Storage]; m != nil {
+			if m := &made[v.Storage]; m.made {
 				m.last, m.bytes = max(m.last, place[i]), max(m.bytes, v.Bytes())
 				if live[v.Storage] {
 					m.last = n - 1
@@ -49,9 +52,11 @@ func (g *Graph) memory(place []int, groups iter.Seq[*Set]) (usage, map[int]*span
 		}
 	}
 	m := usage{held: make([]int, n+1)}
-	for _, s := range made { //tenon:unordered sums of whole numbers
-		m.held[s.born] += s.bytes
-		m.held[s.last+1] -= s.bytes
+	for _, s := range made {
+		if s.made {
+			m.held[s.born] += s.bytes
+			m.held[s.last+1] -= s.bytes
+		}
 	}
 	for p := range n {
 		if p > 0 {

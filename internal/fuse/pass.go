@@ -253,18 +253,6 @@ func (g *Graph) rename(c *Call, become map[int]int) {
 	}
 }
 
-// writers returns the output that made each version of a storage.
-func (g *Graph) writers() map[[2]int]Ref {
-	m := map[[2]int]Ref{}
-	for i := range g.Calls {
-		for j := range g.Calls[i].Outs {
-			v := &g.Calls[i].Outs[j]
-			m[[2]int{v.Storage, v.Version}] = Ref{i, j}
-		}
-	}
-	return m
-}
-
 // sorted returns the members of a and b in ascending order.
 func sorted(a, b []int) []int {
 	out := append(append(make([]int, 0, len(a)+len(b)), a...), b...)

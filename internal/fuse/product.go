@@ -8,7 +8,7 @@ import (
 
 // joinProduct merges call i, a product, with the first group that reads it and can include it.
 func (a *grouping) joinProduct(i int) {
-	for _, q := range a.users[a.g.Calls[i].Outs[0].Storage] {
+	for _, q := range a.by.users[a.g.Calls[i].Outs[0].Storage] {
 		if q == i || a.of[q] == nil {
 			continue
 		}

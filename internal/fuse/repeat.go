@@ -2,7 +2,6 @@ package fuse
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 )
@@ -107,7 +106,7 @@ func (a *grouping) repeatFor(i int) int {
 // call's own group then does not write it, or is left out if it writes nothing else.
 func (a *grouping) repeatForAll(i int) {
 	c, by := &a.g.Calls[i], a.of[i]
-	if !c.light() || c.Again || a.live[c.Outs[0].Storage] || by == nil {
+	if !c.light() || c.Again || a.by.alive[c.Outs[0].Storage] || by == nil {
 		return
 	}
 	v, alone := c.Outs[0], len(by.From) == 0 || len(by.Outs) == 1
@@ -142,13 +141,17 @@ func (a *grouping) repeatForAll(i int) {
 			return
 		}
 	}
+	var own []int
 	if alone {
-		own := a.of[i].Calls
-		for _, k := range own {
-			a.g.Calls[k].Left, a.of[k] = true, nil
-		}
+		own = a.of[i].Calls
+	}
+	for _, k := range own {
+		a.g.Calls[k].Left, a.of[k] = true, nil
 	}
 	if !a.asLow() {
+		for _, k := range own {
+			a.g.Calls[k].Left = false
+		}
 		undo()
 	}
 }
@@ -165,7 +168,7 @@ func (a *grouping) asLow() bool {
 
 // readers returns the groups that read v, the result of call i, besides that call's own. It reports whether all of them can do calls again.
 func (a *grouping) readers(v *Value, i int) (all []*Set, ok bool) {
-	for _, q := range a.users[v.Storage] {
+	for _, q := range a.by.users[v.Storage] {
 		s := a.of[q]
 		switch {
 		case a.g.Calls[q].Left || s != nil && (s == a.of[i] || slices.Contains(all, s)):
@@ -288,14 +291,14 @@ func (m *making) again(r Ref, deep, most int) (bytes int, calls []int) {
 // inMemory reports whether the group finds v in memory where its first call is: somebody has written it by then, and nobody has changed it.
 func (m *making) inMemory(v *Value) bool {
 	a, first := m.a, m.s.Calls[0]
-	for _, q := range a.users[v.Storage] {
+	for _, q := range a.by.users[v.Storage] {
 		c := &a.g.Calls[q]
 		later := func(w Value) bool { return w.Storage == v.Storage && w.Version > v.Version }
 		if q < first && slices.ContainsFunc(c.Outs, later) {
 			return false
 		}
 	}
-	r, ok := a.made[[2]int{v.Storage, v.Version}]
+	r, ok := a.by.maker(v.Storage, v.Version)
 	if !ok {
 		return v.Version == 0
 	}
@@ -311,15 +314,7 @@ func (m *making) inMemory(v *Value) bool {
 
 // insert makes a group of s and repeats of calls, which make v for it. If it reports that there is none, what it has done must be undone.
 func (a *grouping) insert(s *Set, v *Value, calls []int) bool {
-	before, top := s.Calls[0], 0
-	for i := range a.g.Calls {
-		for j := range a.g.Calls[i].Outs {
-			top = max(top, a.g.Calls[i].Outs[j].Storage)
-		}
-		for j := range a.g.Calls[i].Ins {
-			top = max(top, a.g.Calls[i].Ins[j].Storage)
-		}
-	}
+	before, top := s.Calls[0], a.by.top
 	if top+len(calls) > MaxStorage {
 		return false
 	}
@@ -349,14 +344,27 @@ func (a *grouping) insert(s *Set, v *Value, calls []int) bool {
 	}
 	made := [2]int{v.Storage, v.Version}
 	become = map[[2]int]int{made: become[made]} // the group's own calls read nothing else of them
-	a.shift(before, len(calls))
+	of, ins := slices.Clone(a.of), make([][]Value, len(s.Calls))
+	shift(a.of, before, len(calls))
+	a.of = slices.Insert(a.of, before, make([]*Set, len(calls))...)
 	a.g.Calls = slices.Insert(a.g.Calls, before, again...)
 	members := upTo(before, before+len(calls))
-	for _, i := range s.Calls {
-		a.g.Calls[i].Ins = replaced(a.g.Calls[i].Ins)
+	for k, i := range s.Calls {
+		ins[k] = a.g.Calls[i].Ins
+		a.g.Calls[i].Ins = replaced(ins[k])
 		members = append(members, i)
 	}
-	a.index()
+	a.undo = append(a.undo, func() {
+		for k, i := range s.Calls {
+			a.g.Calls[i].Ins = ins[k]
+		}
+		a.g.Calls = slices.Delete(a.g.Calls, before, before+len(again))
+		shift(of, before+len(again), -len(again))
+		for k := range again {
+			delete(a.g.repeats, top+1+k)
+		}
+	})
+	a.by.fill(a.g)
 	a.late = true // the peak decides
 	defer func() { a.late = false }()
 	return a.regroup(members) && a.shrink(calls)
@@ -391,7 +399,7 @@ func (a *grouping) shrink(calls []int) bool {
 		}
 		needed := func(r Ref) bool {
 			v := &a.g.Calls[r.Call].Outs[r.Index]
-			return a.live[v.Storage] || slices.ContainsFunc(a.users[v.Storage], func(q int) bool { return a.of[q] != t })
+			return a.by.alive[v.Storage] || slices.ContainsFunc(a.by.users[v.Storage], func(q int) bool { return a.of[q] != t })
 		}
 		n := 0
 		for _, r := range t.Outs {
@@ -414,30 +422,22 @@ func (a *grouping) shrink(calls []int) bool {
 // usedBefore reports whether another group that runs before t reads what t writes.
 func (a *grouping) usedBefore(t *Set) bool {
 	return slices.ContainsFunc(t.Outs, func(r Ref) bool {
-		return slices.ContainsFunc(a.users[a.g.Calls[r.Call].Outs[r.Index].Storage], func(q int) bool {
+		return slices.ContainsFunc(a.by.users[a.g.Calls[r.Call].Outs[r.Index].Storage], func(q int) bool {
 			s := a.of[q]
 			return s != t && (s == nil && q < t.At || s != nil && s.At < t.At)
 		})
 	})
 }
 
-// index finds out again who makes and uses what.
-func (a *grouping) index() {
-	a.made, a.users = a.g.writers(), map[int][]int{}
-	for i := range a.g.Calls {
-		a.g.Calls[i].uses(func(s int, _ bool) { a.users[s] = append(a.users[s], i) })
-	}
-}
-
-// shift makes room for n calls before call number before.
-func (a *grouping) shift(before, n int) {
+// shift moves call number from and those behind it by n places: the members of the groups that calls have.
+func shift(of []*Set, from, n int) {
 	move := func(i *int) {
-		if *i >= before {
+		if *i >= from {
 			*i += n
 		}
 	}
-	seen := map[*Set]bool{}
-	for _, s := range a.of {
+	seen := make(map[*Set]bool, len(of))
+	for _, s := range of {
 		if s == nil || seen[s] {
 			continue
 		}
@@ -452,25 +452,18 @@ func (a *grouping) shift(before, n int) {
 			}
 		}
 	}
-	a.of = slices.Insert(a.of, before, make([]*Set, n)...)
 }
 
-// keep returns a function that restores the calls and the groups.
+// keep returns a function that takes back what insert has done since.
 func (a *grouping) keep() (restore func()) {
-	calls, of, again, sets := slices.Clone(a.g.Calls), slices.Clone(a.of), maps.Clone(a.g.repeats), map[*Set]Set{}
-	for _, s := range of {
-		if s != nil {
-			c := *s
-			c.Calls, c.Ins, c.Outs = slices.Clone(s.Calls), slices.Clone(s.Ins), slices.Clone(s.Outs)
-			sets[s] = c
-		}
-	}
+	of := slices.Clone(a.of)
+	a.undo = a.undo[:0]
 	return func() {
-		a.g.Calls, a.of, a.g.repeats = calls, of, again
-		for s, c := range sets { //tenon:unordered each set gets its own content
-			*s = c
+		for _, undo := range slices.Backward(a.undo) {
+			undo()
 		}
-		a.index()
+		a.of = of
+		a.by.fill(a.g)
 	}
 }
 

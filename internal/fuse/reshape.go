@@ -16,7 +16,7 @@ func (a *grouping) joinShapes() {
 		}
 		for j := range c.Ins {
 			v := &c.Ins[j]
-			r, ok := a.made[[2]int{v.Storage, v.Version}]
+			r, ok := a.by.maker(v.Storage, v.Version)
 			if v.Storage == 0 || !ok || r.Call >= i || a.of[r.Call] == nil || a.of[r.Call] == a.of[i] || !a.plain(a.of[r.Call].Calls) {
 				continue
 			}
