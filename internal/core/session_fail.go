@@ -94,7 +94,7 @@ func (t *Tensor) whyClosed() string {
 		return describe(t) + " was closed at the end of its scope; keep it with Keep or, if another goroutine opened the scope, give " +
 			"each goroutine its own Exec with Fork"
 	}
-	return describe(t) + " was closed; keep it with Keep, or use it within its scope"
+	return describe(t) + " was closed; close it, or the module that has it, after the last use of it"
 }
 
 // Located returns err, an error of the face's method op, with the operation and the caller's line filled in where they are missing.

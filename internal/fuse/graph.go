@@ -245,32 +245,6 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid, "output %d of call %d, %s, is absent", j, i, c.Op)
 			case !c.into(j) && known[v.Storage]:
 				return fault.New(fault.Invalid, "output %d of call %d, %s, is new memory, but s%d was used before", j, i, c.Op, v.Storage)
-			case c.Row && (c.Point || len(c.Ins) == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)):
-				return fault.New(fault.Invalid, "call %d, %s, goes by rows, but its first input and output have different shapes", i, c.Op)
-			case (c.Widens || c.Converts) && !c.converts():
-				return fault.New(fault.Invalid,
-					"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
-					i, c.Op)
-			case c.Reduce != 0 && (c.Point || c.Row || c.Product || !c.reduces()):
-				return fault.New(fault.Invalid,
-					"call %d, %s, reduces, but it has no inputs that have the shape of the first, or goes by elements or rows", i, c.Op)
-			case c.Cat && !c.cats():
-				return fault.New(fault.Invalid, "call %d, %s, puts its inputs side by side, but its output is not that", i, c.Op)
-			case c.Sums > 0 && !c.Row || c.Sums >= len(c.Outs):
-				return fault.New(fault.Invalid, "call %d, %s, has sums, but it does not go by rows, or has no other output", i, c.Op)
-			case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):
-				return fault.New(fault.Invalid, "call %d, %s, is a product, but it has not one new output, or goes by elements or rows", i,
-					c.Op)
-			case c.Once && (!c.Product || len(c.Ins) < 2 || len(c.Ins[1].Shape) != 2):
-				return fault.New(fault.Invalid, "call %d, %s, reads a matrix once, but it is not a product whose second input is one", i,
-					c.Op)
-			case c.Apart && (!c.Product || len(c.Ins) < 3 || c.Ins[len(c.Ins)-1].Storage == 0):
-				return fault.New(fault.Invalid, "call %d, %s, has a bias apart, but it is not a product with a third input", i, c.Op)
-			case (c.Point || c.Row) && c.Scaled != Span{}:
-				return fault.New(fault.Invalid, "call %d, %s, goes by elements or rows, and takes no factor", i, c.Op)
-			case c.Scales && !c.scales():
-				return fault.New(fault.Invalid,
-					"call %d, %s, scales, but its outputs are not its inputs except the last one, modified, each another storage", i, c.Op)
 			case c.Point && !slices.Equal(v.Shape, c.Outs[0].Shape):
 				return fault.New(fault.Invalid, "the outputs of call %d, %s, have different shapes", i, c.Op)
 			}
@@ -278,6 +252,45 @@ func (g *Graph) Number() error {
 			version[v.Storage]++
 			v.Version = version[v.Storage]
 		}
+		if err := c.check(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check returns an error if the call, number i, is not what it says of itself.
+func (c *Call) check(i int) error {
+	if len(c.Outs) == 0 {
+		return nil
+	}
+	switch {
+	case c.Row && (c.Point || len(c.Ins) == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)):
+		return fault.New(fault.Invalid, "call %d, %s, goes by rows, but its first input and output have different shapes", i, c.Op)
+	case (c.Widens || c.Converts) && !c.converts():
+		return fault.New(fault.Invalid,
+			"call %d, %s, converts, but it has not one input, and one new output that lies as that does",
+			i, c.Op)
+	case c.Reduce != 0 && (c.Point || c.Row || c.Product || !c.reduces()):
+		return fault.New(fault.Invalid,
+			"call %d, %s, reduces, but it has no inputs that have the shape of the first, or goes by elements or rows", i, c.Op)
+	case c.Cat && !c.cats():
+		return fault.New(fault.Invalid, "call %d, %s, puts its inputs side by side, but its output is not that", i, c.Op)
+	case c.Sums > 0 && !c.Row || c.Sums >= len(c.Outs):
+		return fault.New(fault.Invalid, "call %d, %s, has sums, but it does not go by rows, or has no other output", i, c.Op)
+	case c.Product && (c.Point || c.Row || len(c.Outs) != 1 || c.Into != 0):
+		return fault.New(fault.Invalid, "call %d, %s, is a product, but it has not one new output, or goes by elements or rows", i,
+			c.Op)
+	case c.Once && (!c.Product || len(c.Ins) < 2 || len(c.Ins[1].Shape) != 2):
+		return fault.New(fault.Invalid, "call %d, %s, reads a matrix once, but it is not a product whose second input is one", i,
+			c.Op)
+	case c.Apart && (!c.Product || len(c.Ins) < 3 || c.Ins[len(c.Ins)-1].Storage == 0):
+		return fault.New(fault.Invalid, "call %d, %s, has a bias apart, but it is not a product with a third input", i, c.Op)
+	case (c.Point || c.Row) && c.Scaled != Span{}:
+		return fault.New(fault.Invalid, "call %d, %s, goes by elements or rows, and takes no factor", i, c.Op)
+	case c.Scales && !c.scales():
+		return fault.New(fault.Invalid,
+			"call %d, %s, scales, but its outputs are not its inputs except the last one, modified, each another storage", i, c.Op)
 	}
 	return nil
 }
