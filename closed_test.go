@@ -47,7 +47,7 @@ func TestClosedTensor(t *testing.T) {
 	var cases []closedCase
 	for name, c := range map[string]*tenon.Tensor{"plain": plain, "leaf": leaf, "result": result} {
 		add := func(op string, f func()) {
-			cases = append(cases, closedCase{name, op + ": the tensor float32[2] was closed; close it, or the module that has it, "+
+			cases = append(cases, closedCase{name, op + ": the tensor float32[2] was closed; close it, or the module that has it, " +
 				"after the last use of it", func() error { return tenon.Try(f) }})
 		}
 		add("SetRequiresGrad", func() { c.SetRequiresGrad(true) })
