@@ -62,12 +62,11 @@ func (x *index) fill(g *Graph) {
 	}
 }
 
-// maker returns the output that makes a version of a storage. If several do, as outputs of one call, it is the last one.
+// maker returns the output that makes a version of a storage.
 func (x *index) maker(storage, number int) (r Ref, ok bool) {
-	all := x.made[storage]
-	for k := len(all) - 1; k >= 0; k-- {
-		if all[k].number == number {
-			return all[k].by, true
+	for _, v := range x.made[storage] {
+		if v.number == number {
+			return v.by, true
 		}
 	}
 	return r, false
