@@ -284,3 +284,21 @@ func TestReductionsKeepToTheirStream(t *testing.T) {
 		t.Errorf("%d kernels in three runs, want two in each\n%s", s.Kernels, r.Explain(x))
 	}
 }
+
+// Groups do calls again with operands whose storage is another call's, since the program has computed them twice: here a checkpoint's result.
+func TestCallsAreDoneAgainWithMergedOperands(t *testing.T) {
+	eachWay(t, 0, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
+		slope := x.Full([]int{1}, 0.25, tenon.Float32).SetRequiresGrad(true)
+		in := x.RandN([]int{4, 5}, tenon.Float32).SetRequiresGrad(true)
+		w := x.RandN([]int{5}, tenon.Float32).SetRequiresGrad(true)
+		relu := func(x *tenon.Exec, in []*tenon.Tensor) []*tenon.Tensor { return []*tenon.Tensor{x.ReLU(in[0])} }
+		return func(x *tenon.Exec, v float64) []*tenon.Tensor {
+			h := x.Mul(x.Dropout(x.Checkpoint(relu, x.PReLU(in, slope))[0], 0.5), w)
+			first, err := x.Grad([]*tenon.Tensor{x.Sum(h, nil)}, []*tenon.Tensor{in}, tenon.GradOpt{CreateGraph: true})
+			must(t, err)
+			second, err := x.Grad([]*tenon.Tensor{x.MulS(x.Sum(x.Square(first[0]), nil), v)}, []*tenon.Tensor{w, slope})
+			must(t, err)
+			return second
+		}
+	})
+}

@@ -79,7 +79,7 @@ func TestProductsAndWhatReadsThem(t *testing.T) {
 }
 
 // eachWay runs what prepare returns six times with changing numbers, eagerly and in regions. All results must have equal bits, and a run in
-// a region with fusion must take that many kernels.
+// a region with fusion must take that many kernels, unless kernels is 0.
 func eachWay(t *testing.T, kernels int, prepare func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor) {
 	t.Helper()
 	run := func(opt *compile.Opt) (out string) {
@@ -104,7 +104,7 @@ func eachWay(t *testing.T, kernels int, prepare func(x *tenon.Exec) func(x *teno
 			} else {
 				before := r.Stats(x).Kernels
 				must(t, r.Do(x, step))
-				if k := r.Stats(x).Kernels - before; !opt.NoFusion && k != kernels {
+				if k := r.Stats(x).Kernels - before; !opt.NoFusion && kernels > 0 && k != kernels {
 					t.Errorf("run %d: %d kernels, want %d\n%s", n, k, kernels, r.Explain(x))
 				}
 			}

@@ -533,11 +533,9 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 			}
 		}
 	}
+	renamed := map[at]bool{}
 	for i := range b.g.Calls {
 		c := &b.g.Calls[i]
-		if c.Again { // its operands are those of the call itself
-			continue
-		}
 		d := &b.d.calls[c.At]
 		ins := len(c.Ins) - b.listed(c.At)
 		for j := range c.Ins {
@@ -556,9 +554,14 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 				p.narrow = append(p.narrow, narrowing{a, from, by, wide.Bytes() - c.Ins[j].Bytes()})
 				continue
 			}
-			if s != 0 && s != b.storages[b.of(a).st] && !b.g.Internal(s) {
+			// A group may do a call again with operands that the call itself has from a group.
+			if s != 0 && s != b.storages[b.of(a).st] && !b.g.Internal(s) && !renamed[a] {
+				renamed[a] = true
 				p.renames = append(p.renames, rename{a, made[s]})
 			}
+		}
+		if c.Again {
+			continue
 		}
 		for j := range c.Outs[:d.outs] {
 			if s := c.Outs[j].Storage; s != b.storages[d.out[j].st] {
