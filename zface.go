@@ -1330,8 +1330,9 @@ func (x *Exec) ChannelsLast(t *Tensor) *Tensor {
 // it must not depend on anything that has changed since, and tensors that it uses besides the inputs must be open in the backward pass. Its
 // other side effects, such as collected statistics, happen twice. If an input, or another tensor that f saved and did not make, was changed
 // in place since, the backward pass fails; it also fails if the second run saves another number of tensors, or different ones. With
-// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph
-// too.
+// RetainGraph each pass runs f again. Segments nest. A backward pass within f runs f again too, and comes again each time f runs; use Grad
+// there, since Backward would add to gradients more than once. In a graph, a segment with random numbers must have its backward pass in the
+// graph too.
 func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
 	if f == nil {
 		core.NoFunction("Checkpoint", "f")

@@ -25,6 +25,8 @@ type checkpoint struct {
 	// saved are the tensors that the first run saved.
 	saved []forgotten
 	left  int // how many of them the graph still holds
+	// running says that the first run has not ended: a backward pass within the segment asks for what it has saved so far.
+	running bool
 }
 
 // forgotten is a tensor that the first run saved.
@@ -67,8 +69,9 @@ var rowCheckpoint = &row{Name: "Checkpoint"}
 // it must not depend on anything that has changed since, and tensors that it uses besides the inputs must be open in the backward pass. Its
 // other side effects, such as collected statistics, happen twice. If an input, or another tensor that f saved and did not make, was changed
 // in place since, the backward pass fails; it also fails if the second run saves another number of tensors, or different ones. With
-// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph
-// too.
+// RetainGraph each pass runs f again. Segments nest. A backward pass within f runs f again too, and comes again each time f runs; use Grad
+// there, since Backward would add to gradients more than once. In a graph, a segment with random numbers must have its backward pass in the
+// graph too.
 func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
 	if x.m.noGrad {
 		return x.WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
@@ -89,7 +92,9 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	c.rng.begin(x)
 	m := x.m
 	m.saved = &savedHooks{pack: c.pack, unpack: c.unpack, ours: true}
+	c.running = true
 	outs := x.with(m).WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
+	c.running = false
 	c.rng.end()
 	return outs
 }
@@ -127,8 +132,9 @@ func (c *checkpoint) again(x *Exec) {
 	m.saved = &savedHooks{ours: true, pack: func(_ *Exec, t *Tensor) any {
 		c.collect(n, t)
 		n++
-		return nil
-	}}
+		return t // for a backward pass within the segment
+	}, unpack: func(_ *Exec, v any) *Tensor { return v.(*Tensor) }}
+	c.rng.drew = c.rng.drew || c.running // later, perhaps
 	m.generator = c.rng.rewind(x, m.generator)
 	defer c.rng.wind(x)
 	x.with(m).scoped(func(x *Exec) {
@@ -143,7 +149,7 @@ func (c *checkpoint) again(x *Exec) {
 		}
 		s.outside("Checkpoint", func() { c.f(x, ins) })
 	})
-	if n != len(c.saved) {
+	if n < len(c.saved) || n > len(c.saved) && !c.running {
 		c.differ("it saved %d tensors for backward, and %d before", n-1, len(c.saved)-1)
 	}
 	done = true

@@ -148,6 +148,71 @@ func TestCheckpointHigher(t *testing.T) {
 	})
 }
 
+// Backward passes within a segment, between its draws: its first run has not ended when they ask for what it has saved, and they come again
+// when the segment runs again.
+func TestCheckpointPassesWithin(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		w, in := newLadder(x, 1)[0], x.Full([]int{4, 8}, 0.5, dtype.Float32).SetRequiresGrad(true)
+		segment := func(x *Exec, ins []*Tensor) []*Tensor {
+			h := x.Dropout(x.Tanh(x.Linear(ins[0], w, nil)), 0.25)
+			g, err := x.Grad([]*Tensor{x.Sum(x.Mul(h, h), nil, SumOpt{})}, ins, GradOpt{CreateGraph: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			inner := x.Detach(h).SetRequiresGrad(true)
+			if err := x.Backward(x.Sum(x.Mul(x.Dropout(inner, 0.5), inner), nil, SumOpt{}), BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			return []*Tensor{x.Dropout(x.Mul(x.Mul(g[0], h), inner.Grad()), 0.25)}
+		}
+		step := func(x *Exec, g *rt.Generator, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor,
+			ins ...*Tensor) []*Tensor) []*Tensor {
+			x = x.WithGenerator(g)
+			y := run(x, segment, in)[0]
+			gs, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{in, w}, GradOpt{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return append(gs, x.Detach(y))
+		}
+		read := func(ts []*Tensor) (all []float32) {
+			for _, v := range ts {
+				all = append(all, floats(t, x, v)...)
+			}
+			return all
+		}
+		mine, control := rt.NewGenerator(5), rt.NewGenerator(5)
+		compare := func(what string, got []*Tensor, plain func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor,
+			ins ...*Tensor) []*Tensor) {
+			t.Helper()
+			if got, want := read(got), read(step(x, control, plain)); !slices.Equal(got, want) {
+				t.Errorf("%s: got %v, want %v", what, got, want)
+			}
+			if mine.Offset() != control.Offset() {
+				t.Errorf("%s: the generators stand at %d and %d", what, mine.Offset(), control.Offset())
+			}
+		}
+		for range 2 {
+			compare("at once", step(x, mine, (*Exec).Checkpoint), plainly)
+		}
+		compare("segments in segments", step(x, mine, twice), doubled)
+		var out []*Tensor
+		g, err := x.Capture(func(x *Exec) { out = step(x, mine, (*Exec).Checkpoint) }, CaptureOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := x.Replay(g); err != nil {
+				t.Fatal(err)
+			}
+			compare("in a graph", out, plainly)
+		}
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestCheckpointMemory checks that a chain of checkpointed segments has a lower memory peak, and that each operation of a segment runs
 // twice.
 func TestCheckpointMemory(t *testing.T) {
