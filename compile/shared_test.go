@@ -162,3 +162,41 @@ func TestSharedStorageIsKept(t *testing.T) {
 		t.Errorf("%d bytes are in use, before %d", n, used)
 	}
 }
+
+// A graph that reads a copy of a tensor frees the copy, also if another session's calls read the tensor meanwhile.
+func TestCopiesOfSharedStorageAreFreed(t *testing.T) {
+	x := open(t)
+	y, err := x.Fork()
+	must(t, err)
+	r := compile.New()
+	data := x.RandN([]int{16, 8}, tenon.Float32)
+	for n := range 8 {
+		var results [2]*tenon.Tensor
+		exp := func(x *tenon.Exec) *tenon.Tensor { return x.Exp(x.Narrow(data, 0, n, 2)) } // a place that moves, so a graph copies it
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			results[0] = x.Keep(exp(x)) // waits while the other session runs
+			return r.Do(y, func(y *tenon.Exec) error {
+				results[1] = y.Keep(exp(y))
+				return nil
+			})
+		}))
+		x.Scope(func(x *tenon.Exec) {
+			for i, y := range results {
+				if got, want := read(t, x, y), read(t, x, exp(x)); got != want {
+					t.Errorf("run %d, session %d: %s, want %s", n, i, got, want)
+				}
+				y.Close()
+			}
+		})
+	}
+	if a, b := r.Stats(x), r.Stats(y); a.Replays == 0 || b.Replays == 0 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	data.Close()
+	must(t, compile.Reset(x))
+	must(t, compile.Reset(y))
+	must(t, y.Close())
+	if n := x.Device().MemoryAllocated(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+}

@@ -39,6 +39,8 @@ type deferral struct {
 	// touched are the storages that the calls use. Their ids name this deferral (see storage.deferral), and their slots are their indexes
 	// here.
 	touched []*storage
+	// seen is findLast's: by index in touched, whether a use was found.
+	seen []bool
 	// sharing are the indexes in touched of storages that other sessions' calls read too.
 	sharing map[*storage]int32
 	// nextNumber and lastNumber bound the numbers reserved for new storages.
@@ -636,11 +638,15 @@ func (d *deferral) end() (err error) {
 	return err
 }
 
-// findLast marks the last use of every storage.
+// findLast marks the last use of every storage, also of those that other sessions' calls read.
 func (d *deferral) findLast() {
+	d.seen = append(d.seen[:0], make([]bool, len(d.touched))...)
 	mark := func(e *element) {
-		if e.st != nil && e.st.walk(d.number) {
-			e.last = true
+		if e.st == nil || d.seen[e.slot] {
+			return
+		}
+		if n := e.st.deferral(); n == d.number || n == several {
+			d.seen[e.slot], e.last = true, true
 		}
 	}
 	for i := len(d.calls) - 1; i >= 0; i-- {

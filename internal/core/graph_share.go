@@ -132,19 +132,6 @@ func (d *deferral) touch(s *storage) {
 // is no reference to copy, none can begin to.
 func (s *storage) unheld() bool { return s.others.Load() == abandoned && s.deferral() != several }
 
-// walk reports whether this is the first call of walk for s in this run of the deferral with that number, which has s for itself.
-func (s *storage) walk(by uint64) bool {
-	for {
-		id := s.id.Load()
-		if id&walkedBit != 0 || id&deferralsOf>>numberBits != by {
-			return false
-		}
-		if s.id.CompareAndSwap(id, id|walkedBit) {
-			return true
-		}
-	}
-}
-
 // endDeferral ends the use of s by calls of the deferral with that number, and frees s if its holders have released it. A lost storage
 // stays lost. If the calls' last use has ended already, another session's calls may use s by now.
 func (s *storage) endDeferral(by uint64) error {

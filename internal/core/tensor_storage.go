@@ -285,14 +285,13 @@ func pack(id int, seq uint64) uint64 { return uint64(id+1)<<seqBits | seq }
 func unpack(v uint64) (id int, seq uint64) { return int(v>>seqBits) - 1, v & (1<<seqBits - 1) }
 
 // A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, several if
-// there are more, all of which only read it, or lost. The bits above say that the calls write it (writtenBit), that a cleanup will be
-// attached with the memory (looseBit), and, while force runs, that its last use was found (walkedBit).
+// there are more, all of which only read it, or lost. The bits above say that the calls write it (writtenBit), and that a cleanup will be
+// attached to the memory (looseBit).
 const (
 	numberBits  = 48
 	numberMask  = 1<<numberBits - 1
 	writtenBit  = 1 << 61
 	looseBit    = 1 << 62
-	walkedBit   = 1 << 63
 	lost        = 1<<13 - 1
 	several     = lost - 1
 	deferralsOf = lost << numberBits
