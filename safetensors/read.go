@@ -81,7 +81,7 @@ func New(r io.ReaderAt, size int64) (opened *File, err error) {
 
 // foreign returns the error for a file of another format: what it is, if that can be told, or else text.
 func foreign(r io.ReaderAt, size int64, text string) error {
-	head := make([]byte, min(size, filetype.Head))
+	head := make([]byte, max(0, min(size, filetype.Head)))
 	if err := readAt(r, head, 0); err != nil {
 		return err
 	}

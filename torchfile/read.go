@@ -139,7 +139,7 @@ func (f *File) readZip(size int64, limits *budget) error {
 
 // foreign returns the error for a file of another format: what it is, if that can be told, or else text.
 func (f *File) foreign(size int64, text string) error {
-	head := make([]byte, min(size, filetype.Head))
+	head := make([]byte, max(0, min(size, filetype.Head)))
 	if _, err := f.in.ReadAt(head, 0); err != nil && err != io.EOF {
 		return fault.Wrap(fault.System, err, "cannot read")
 	}
