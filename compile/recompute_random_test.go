@@ -58,7 +58,7 @@ func (c *callable) body(x *tenon.Exec, a, b *tenon.Tensor) []*tenon.Tensor {
 	for range 4 + rng.IntN(24) {
 		a, b := pick(), pick()
 		var y *tenon.Tensor
-		switch rng.IntN(23) {
+		switch rng.IntN(26) {
 		case 0:
 			y = x.Add(a, b)
 		case 1, 2:
@@ -102,6 +102,14 @@ func (c *callable) body(x *tenon.Exec, a, b *tenon.Tensor) []*tenon.Tensor {
 			y = x.Tanh(x.Mul(x.Mul(a, c.state[0]), x.AddS(c.params[3], 1)))
 		case 22:
 			y = x.Sin(x.Mul(a, x.Select(c.table, 0, c.n)))
+		case 23: // computed again for the backward pass
+			y = x.Checkpoint(func(x *tenon.Exec, in []*tenon.Tensor) []*tenon.Tensor {
+				return []*tenon.Tensor{x.Mul(x.ReLU(in[0]), x.Sin(in[1]))}
+			}, a, b)[0]
+		case 24: // as are these, each with the same bits
+			y = x.Mul(x.Mul(x.ReLU(a), b), x.Mul(x.ReLU(a), c.state[2]))
+		case 25:
+			y = x.Mul(x.PReLU(a, x.Narrow(c.params[3], 0, 0, 1)), x.ReLU(x.SubS(a, 0.5)))
 		}
 		live = append(live, x.Clamp(y, x.Full(nil, -4, tenon.Float32), x.Full(nil, 4, tenon.Float32)))
 	}
