@@ -285,7 +285,7 @@ func TestReductionsKeepToTheirStream(t *testing.T) {
 	}
 }
 
-// Groups do calls again with operands whose storage is another call's, since the program has computed them twice: here a checkpoint's result.
+// Groups do calls again with operands whose storage is another call's, since the program has computed them twice: here in a checkpoint.
 func TestCallsAreDoneAgainWithMergedOperands(t *testing.T) {
 	eachWay(t, 0, func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor {
 		slope := x.Full([]int{1}, 0.25, tenon.Float32).SetRequiresGrad(true)

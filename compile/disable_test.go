@@ -136,3 +136,49 @@ func TestMust(t *testing.T) {
 	refused("a changed argument", tenon.Try(func() { net.Call(x, a) }), "mutated inputs", "arg0 at ",
 		"name the argument in Opt.Static")
 }
+
+// A result of another callable's call may be an argument, also where the call is cut before it reads the argument. As anything else it is
+// overwritten once the call's first calls have run; what reads it at once then fails like what is deferred.
+func TestArgumentsLastThroughCuts(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Cos(x.Exp(a)) })
+	a, b := x.Full([]int{8, 8}, 0.5, tenon.Float32), x.Full([]int{8, 8}, 0.25, tenon.Float32)
+	x.Sin(a).Close() // the session knows how to launch it
+	for name, use := range map[string]func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor{
+		"Sin":    func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.Sin(y) },
+		"Mul":    func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.Mul(y, y) },
+		"MatMul": func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.MatMul(y, y) },
+		"Sum":    func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.Sum(y, []int{0}) },
+		"Cat":    func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.Cat([]*tenon.Tensor{y, y}, 0) },
+	} {
+		var captured *tenon.Tensor
+		body := func(x *tenon.Exec, y, b *tenon.Tensor) (h, z *tenon.Tensor) {
+			h = x.Exp(b)
+			must(t, compile.Disable(x, func(x *tenon.Exec) error {
+				if y == nil {
+					y = captured
+				}
+				z = use(x, y)
+				return nil
+			}))
+			return h, z
+		}
+		g := compile.Func(body)
+		for n := range 4 {
+			x.Scope(func(x *tenon.Exec) {
+				h, z := g.Call(x, f.Call(x, a), b)
+				_, want := body(x, x.Cos(x.Exp(a)), b)
+				if got, want := read(t, x, z), read(t, x, want); got != want {
+					t.Errorf("%s, run %d: %s, want %s", name, n, got, want)
+				}
+				h.Close()
+				captured = f.Call(x, a)
+				err := tenon.Try(func() { g.Call(x, nil, b) })
+				if err == nil || !strings.Contains(err.Error(), "overwritten by a subsequent run") {
+					t.Errorf("%s, run %d: a captured result: %v", name, n, err)
+				}
+			})
+			must(t, x.Synchronize())
+		}
+	}
+}

@@ -291,8 +291,9 @@ const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has b
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
 // end leaves the path. Later runs reuse the memory of tensors that are still in use: results of functions get an error when they are used,
-// as does what a backward pass that is not to come would need, and others move out of the pool, as do tensors that g is about to read.
-func (fo *forest) end(g *core.Segment) error {
+// as does what a backward pass that is not to come would need, and others move out of the pool, as do tensors that g, calls of f, is about to
+// read and the arguments of the function's present run, which may read them later.
+func (fo *forest) end(g *core.Segment, f *function) error {
 	var all []output
 	for o := range fo.live {
 		all = append(all, o)
@@ -307,7 +308,7 @@ func (fo *forest) end(g *core.Segment) error {
 	defer g.EndMoves()
 	for _, o := range all {
 		var err error
-		if o.passing(taped) && !g.Reads(o.Store) {
+		if _, arg := f.t.args[o.Number()]; o.passing(taped) && !arg && !g.Reads(o.Store) {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at, o.f.node().Name))
 		} else {
 			err = g.MoveOut(o.Store, &o.maker.From)
@@ -363,7 +364,7 @@ func (fo *forest) forget() {
 // tryEnd leaves the path if possible.
 func (fo *forest) tryEnd(g *core.Segment, f *function) error {
 	if fo.mayBegin() {
-		return fo.end(g)
+		return fo.end(g, f)
 	}
 	if len(fo.stores()) == 0 {
 		fo.forget()

@@ -175,6 +175,7 @@ func (f *frame) stages() {
 	if s.tap == nil || !s.tap.Before(f) {
 		if s.putOff != nil && r.flags&(flagView|flagIdle) == 0 {
 			f.check(s.force(r.Name))
+			f.checkLost()
 		}
 		f.place()
 		switch {
@@ -215,6 +216,17 @@ func (f *frame) checkOperands() {
 		for _, d := range ts {
 			if d != nil && d.st != nil {
 				f.checkWritten(d)
+			}
+		}
+	}
+}
+
+// checkLost refuses operands that have lost their memory to the calls that ran before this one.
+func (f *frame) checkLost() {
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
+		for _, t := range ts {
+			if t != nil && t.st.deferral() != 0 {
+				f.check(f.x.s.barred(t, false))
 			}
 		}
 	}
