@@ -362,6 +362,7 @@ var remedies = []struct{ text, remedy string }{
 	{"symbolic shapes", "pad inputs to a few shapes, or drop Opt.SkipDynamic"},
 	{staticMoved, "leave tensors that the function captures, and those of Opt.Static, where they are; other arguments may move"},
 	{managedMoved, "close the outputs of earlier calls in the same order in every run"},
+	{"is lost to this process", "read that error, and start the process anew"},
 	{"a failed recording", "free memory, or read the error that it names"},
 	{"is open", "close tensors at the same place in every run"},
 	{"are live", "close tensors at the same place in every run"},

@@ -291,8 +291,8 @@ const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has b
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
 // end leaves the path. Later runs reuse the memory of tensors that are still in use: results of functions get an error when they are used,
-// as does what a backward pass that is not to come would need, and others move out of the pool, as do tensors that g, calls of f, is about to
-// read and the arguments of the function's present run, which may read them later.
+// as does what a backward pass that is not to come would need, and others move out of the pool, as do tensors that g, calls of f, is about
+// to read and the arguments of the function's present run, which may read them later.
 func (fo *forest) end(g *core.Segment, f *function) error {
 	var all []output
 	for o := range fo.live {

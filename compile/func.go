@@ -25,8 +25,9 @@ type Callable[F any] struct {
 //
 // The function's next call reuses the memory of the results and of what their derivatives need. A call begins a new step, unless a backward
 // pass of an earlier call is still to come, and using a result of an earlier step is an error. Clone results that must last longer, or call
-// MarkStep before each step. What the function leaves open besides its results, such as gradients or an optimizer's state, stays valid. So
-// do the gradients that backward passes through the function leave, which are recorded too.
+// MarkStep before each step. The call's own arguments last until it ends. What the function leaves open besides its results, such as
+// gradients or an optimizer's state, stays valid. So do the gradients that backward passes through the function leave, which are recorded
+// too.
 func Func[F any](f F, opts ...Opt) *Callable[F] {
 	opt := core.One("Func", opts)
 	opt.check("Func")

@@ -142,3 +142,19 @@ func TestInputsAreCopiedDespiteFaults(t *testing.T) {
 	}
 	must(t, compile.Reset(x))
 }
+
+// Calls on arrays without elements are a graph without nodes, which nobody needs to be told.
+func TestEmptyGraphsAreQuiet(t *testing.T) {
+	x := open(t)
+	a, r := x.Empty([]int{0, 4}, tenon.Float32), compile.New()
+	told := warnings(func() {
+		for range 4 {
+			var y *tenon.Tensor
+			must(t, r.Do(x, func(x *tenon.Exec) error { y = x.Keep(x.Exp(a)); return nil }))
+			y.Close()
+		}
+	})
+	if s := r.Stats(x); told != "" || s.Replays == 0 {
+		t.Errorf("%+v, %q", s, told)
+	}
+}
