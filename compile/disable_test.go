@@ -150,6 +150,18 @@ func TestArgumentsLastThroughCuts(t *testing.T) {
 		"MatMul": func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.MatMul(y, y) },
 		"Sum":    func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.Sum(y, []int{0}) },
 		"Cat":    func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor { return x.Cat([]*tenon.Tensor{y, y}, 0) },
+		"SinInto": func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor {
+			x.SinInto(y, b)
+			return x.Clone(y)
+		},
+		"a part": func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor {
+			x.FillInto(x.Narrow(y, 0, 1, 2), 3)
+			return x.Clone(y)
+		},
+		"IndexFill": func(x *tenon.Exec, y *tenon.Tensor) *tenon.Tensor {
+			x.IndexFillSInto(y, y, 0, x.Full([]int{1}, 1, tenon.Int64), 2)
+			return x.Clone(y)
+		},
 	} {
 		var captured *tenon.Tensor
 		body := func(x *tenon.Exec, y, b *tenon.Tensor) (h, z *tenon.Tensor) {

@@ -221,12 +221,12 @@ func (f *frame) checkOperands() {
 	}
 }
 
-// checkLost refuses operands that have lost their memory to the calls that ran before this one.
+// checkLost refuses operands and destinations that have lost their memory to the calls that ran before this one.
 func (f *frame) checkLost() {
-	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
+	for i, ts := range [][]*Tensor{f.in[:f.ins], f.many, f.dst[:], f.altered} {
 		for _, t := range ts {
 			if t != nil && t.st.deferral() != 0 {
-				f.check(f.x.s.barred(t, false))
+				f.check(f.x.s.barred(t, i >= 2))
 			}
 		}
 	}
