@@ -272,7 +272,8 @@ func treesOf(rs []*recording) (all []Tree) {
 	return all
 }
 
-// Reset forgets the recordings of x's session on its device and frees their memory. Tensors in that memory move out of it.
+// Reset forgets the recordings of x's session on its device and frees their memory. Tensors in that memory move out of it. For recordings
+// on another device, give it the session's Exec there, such as x.On with a stream of that device.
 func Reset(x *tenon.Exec) (err error) {
 	c := (*core.Exec)(x)
 	stopped := core.Try(func() {
