@@ -95,7 +95,7 @@ func foreign(r io.ReaderAt, size int64, text string) error {
 // length before a header.
 func torchFile(r io.ReaderAt, prefix [8]byte) bool {
 	switch string(prefix[:4]) {
-	case "PK\x03\x04", "\x80\x02\x8a\n":
+	case filetype.Zip, filetype.OldTorch:
 		var next [1]byte
 		return readAt(r, next[:], 8) != nil || next[0] != '{'
 	}

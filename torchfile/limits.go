@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/filetype"
 	"tenon.dev/internal/origin"
 	"tenon.dev/internal/pickle"
 )
@@ -78,7 +79,7 @@ func (l Limits) New(in io.ReaderAt, size int64) (opened *File, err error) {
 	if _, err := in.ReadAt(first[:], 0); err != nil && err != io.EOF {
 		return nil, fault.Wrap(fault.System, err, "cannot read")
 	}
-	if string(first[:]) == "PK\x03\x04" {
+	if string(first[:]) == filetype.Zip {
 		err = f.readZip(size, b)
 	} else {
 		err = f.readLegacy(size, b)

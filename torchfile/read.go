@@ -28,9 +28,6 @@ type File struct {
 // legacyMagic begins files of PyTorch before 1.6.
 const legacyMagic = "119547037146038801333356"
 
-// legacyHead is how the pickle of that number begins.
-const legacyHead = "\x80\x02\x8a\n"
-
 func refuse(format string, args ...any) error {
 	return fault.New(fault.Invalid, format, args...)
 }
@@ -144,7 +141,7 @@ func (f *File) foreign(size int64, text string) error {
 		return fault.Wrap(fault.System, err, "cannot read")
 	}
 	is := filetype.Guess(head)
-	if is == "" || bytes.HasPrefix(head, []byte(legacyHead)) {
+	if is == "" || bytes.HasPrefix(head, []byte(filetype.OldTorch)) {
 		return refuse("%s", text)
 	}
 	return refuse("the file is neither an archive nor a pickle, as .pt files are: it is %s", is)
