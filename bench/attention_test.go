@@ -51,3 +51,20 @@ func TestAttention(t *testing.T) {
 		})
 	}
 }
+
+// TestFewQueries measures attention of one query to the caches of a model that writes text, under a mask that hides the last keys, each
+// repeated in a graph.
+func TestFewQueries(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	const calls = 20
+	for _, c := range []struct{ b, h, kv, s, d int }{{1, 12, 12, 1024, 64}, {1, 32, 8, 8192, 128}, {32, 32, 8, 2048, 128}} {
+		x.Scope(func(x *tenon.Exec) {
+			q := x.RandN([]int{c.b, c.h, 1, c.d}, tenon.BFloat16)
+			k, v := x.RandN([]int{c.b, c.kv, c.s, c.d}, tenon.BFloat16), x.RandN([]int{c.b, c.kv, c.s, c.d}, tenon.BFloat16)
+			visible := x.LtS(x.Arange(float64(c.s), tenon.Int64), float64(c.s-5))
+			opt := tenon.AttentionOpt{Mask: visible, GroupedHeads: true}
+			s := replayed(t, x, calls, func(x *tenon.Exec, _ int) { x.ScaledDotProductAttention(q, k, v, opt) })
+			recordFigure(fmt.Sprintf("attention.few.%dx%dx%dx%dx%d", c.b, c.h, c.kv, c.s, c.d), "µs", microseconds(s, calls))
+		})
+	}
+}

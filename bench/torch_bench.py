@@ -540,8 +540,24 @@ def zoo_compiled(r):
     zoo(r, "compiled", lambda net: torch.compile(net, mode="reduce-overhead"))
 
 
-def decode(r):
-    """Tokens one after the other with caches of fixed length that are changed in place; nothing is read meanwhile."""
+def few_queries(r):
+    """Attention of one query to caches, under a mask that hides the last keys."""
+    calls = 20
+    for b, h, kv, s, d in ((1, 12, 12, 1024, 64), (1, 32, 8, 8192, 128), (32, 32, 8, 2048, 128)):
+        q = torch.randn(b, h, 1, d, device="cuda", dtype=torch.bfloat16)
+        k, v = (torch.randn(b, kv, s, d, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        visible = (torch.arange(s, device="cuda") < s - 5).view(1, 1, 1, -1)
+
+        def all_calls():
+            for _ in range(calls):
+                F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=h != kv)
+
+        name = f"attention.few.{b}x{h}x{kv}x{s}x{d}"
+        r.add(name, "µs", [seconds * 1e6 / calls for seconds in device_seconds(in_graph(all_calls))], "in a graph")
+
+
+def decoder():
+    """A step that writes a token: caches of fixed length are changed in place, and nothing is read."""
     torch.manual_seed(0)
     with torch.no_grad():
         model = GPT2().cuda().bfloat16()
@@ -563,7 +579,31 @@ def decode(r):
             token.copy_(model.logits(token, position, attend).argmax(-1))
             position.add_(1)
 
+        return step, position, [token, position, everywhere, *sum(caches, []), *model.parameters()]
+
+
+def decode(r):
+    step, _, _ = decoder()
+    with torch.no_grad():
         r.add("decode.eager", "µs", completion(step, inner=50, repeats=10), "scaled_dot_product_attention with a mask, index_copy_")
+
+
+def decode_compiled(r):
+    """The better of a compiled step that is captured by hand and one that the compiler puts into CUDA graphs."""
+    step, position, static = decoder()
+    for tensor in static:
+        torch._dynamo.mark_static_address(tensor)
+    ways = []
+    with torch.no_grad():
+        for mode in (None, "reduce-overhead"):
+            torch._dynamo.reset()
+            position.zero_()
+            work = torch.compile(step, mode=mode)
+            for _ in range(4):
+                work()
+            run = work if mode else in_graph(work)
+            ways.append((completion(run, inner=50, repeats=10), mode or "compiled, captured as a CUDA graph"))
+    r.add("decode.compiled", "µs", *min(ways))
 
 
 def pools(r):
@@ -937,17 +977,18 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds, arguments.add)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, llama_eager, resnet_eager, zoo_eager, decode, bandwidth, optimizers,
-              indexed, chain_eager, fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution, snapshot,
-              chain_compiled, mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, llama_eager, resnet_eager, zoo_eager, decode, few_queries, bandwidth,
+              optimizers, indexed, chain_eager, fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution,
+              snapshot, chain_compiled, mlp_compiled, start)
     if arguments.group:
-        apart = (gpt2_compiled, llama_compiled, resnet_compiled, zoo_compiled)
+        apart = (gpt2_compiled, llama_compiled, resnet_compiled, zoo_compiled, decode_compiled)
         groups = [group for group in groups + apart if group.__name__ in arguments.group]
     for group in groups:
         results.run(group)
     if not arguments.group:
         results.apart(gpt2_compiled, 200)
         results.apart(llama_compiled, 200)
+        results.apart(decode_compiled, 100)
     failed = results.content["failed"]
     print(f"{time.monotonic() - STARTED:6.1f} s  {len(results.content['figures'])} figures, {len(failed)} groups failed")
     sys.exit(1 if failed else 0)

@@ -211,7 +211,7 @@ var catalogue = []Section{
 		{"zoo.unet.compiled", "ms", "the same compiled", "", ofTorchMost(1)},
 		{"zoo.unet.compiled.peak", "GiB", "peak of the tensors' memory, compiled", "", nil},
 		{"decode.eager", "µs", "GPT-2 124M in bf16, a token after the other with caches of 1,024 positions, eager", "", nil},
-		{"decode.compiled", "µs", "the same compiled", "decode.eager", ofTorchMost(1)},
+		{"decode.compiled", "µs", "the same compiled", "", ofTorchMost(1)},
 	}},
 	{"Graphs", []Entry{
 		{"graph.launch", "µs", "bare graph launch through the driver contract", "", nil},
@@ -273,6 +273,10 @@ var catalogue = []Section{
 		{"attention.backward.8x12x1024x64.causal", "TFLOP/s", "attention backward, deterministic", "", ofTorch(0.85)},
 		{"attention.backward.4x32x4096x128.causal", "TFLOP/s", "the same, longer and wider", "", ofTorch(0.85)},
 		{"attention.backward.4x16x2048x64", "TFLOP/s", "the same, all keys seen", "", ofTorch(0.85)},
+		{"attention.few.1x12x12x1024x64", "µs", "attention of one query under a mask, bf16, batch × heads × heads of keys × keys " +
+			"× width, in a graph", "", ofTorchMost(1)},
+		{"attention.few.1x32x8x8192x128", "µs", "the same with shared heads of keys and more keys", "", ofTorchMost(1)},
+		{"attention.few.32x32x8x2048x128", "µs", "the same for a batch", "", ofTorchMost(1)},
 	}},
 	{"Optimizers", []Entry{
 		{"adamw.large", "TB/s", "step of AdamW over 2²⁸ f32 in 64 tensors, bytes read and written", "", ofTorch(0.97)},

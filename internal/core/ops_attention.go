@@ -214,9 +214,9 @@ type AttentionOpt struct {
 // The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and Mask, if
 // there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes decide, so that equal
 // inputs give equal gradients; of a dropout, a bit for each weight is stored. The result then has q's layout, so that if q is
-// x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy. Otherwise it is a product, a softmax and a product, in float32 for
-// halves; a few queries of a few heads under a mask are such products too. Dropout draws the same numbers either way: those of x.Dropout
-// for float32 weights.
+// x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy. Less than 16 queries are
+// spread over the whole device with their keys, unless Causal or Dropout is given. Otherwise it is a product, a softmax and a product, in
+// float32 for halves. Dropout draws the same numbers either way: those of x.Dropout for float32 weights.
 func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		cast := x.AutocastDType() != dtype.Invalid
@@ -334,19 +334,12 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 	}
 }
 
-// With less than fewQueries queries and less than manyHeads heads, as when a model writes one token after the other, a block for each head
-// would leave most of a GPU idle.
-const fewQueries, manyHeads = 16, 132
-
 // attentionTakes reports whether the kernels of attention take the operands.
 func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
 	if opt.Dropout == 1 || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
 		return false
 	}
 	if m := opt.Mask; m != nil {
-		if q.shape[2] < fewQueries && q.shape[0]*q.shape[1] < manyHeads {
-			return false
-		}
 		scores := [...]int{q.shape[0], q.shape[1], q.shape[2], k.shape[2]}
 		all, err := infer.Broadcast(nil, scores[:], m.shape)
 		if err != nil || !slices.Equal(all, scores[:]) || m.RequiresGrad() && x.GradEnabled() {

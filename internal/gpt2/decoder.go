@@ -34,12 +34,12 @@ func NewDecoder(x *tenon.Exec, m *Model, token int64) *Decoder {
 // fails as the device does for an index out of range.
 func (d *Decoder) Step(x *tenon.Exec) error {
 	x = x.NoGrad()
-	hidden := x.Gt(d.all, d.Position)
+	opt := tenon.AttentionOpt{Mask: x.Le(d.all, d.Position)}
 	logits := d.Model.forward(x, d.Token, d.Position, func(x *tenon.Exec, block int, q, k, v *tenon.Tensor) *tenon.Tensor {
 		keys, values := d.keys[block], d.values[block]
 		x.IndexCopyInto(keys, keys, 2, d.Position, k)
 		x.IndexCopyInto(values, values, 2, d.Position, v)
-		return weigh(x, q, keys, values, hidden)
+		return x.ScaledDotProductAttention(q, keys, values, opt)
 	})
 	x.CopyInto(d.Token, x.ArgMax(logits, []int{-1}))
 	x.AddSInto(d.Position, d.Position, 1)

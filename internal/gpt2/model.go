@@ -3,10 +3,7 @@
 package gpt2
 
 import (
-	"math"
-
 	"tenon.dev"
-	"tenon.dev/dtype"
 	"tenon.dev/nn"
 )
 
@@ -103,16 +100,6 @@ func (b *Block) attention(x *tenon.Exec, in *tenon.Tensor, f func(x *tenon.Exec,
 		}
 		y := f(x, parts[0], parts[1], parts[2])
 		return b.Out.Forward(x, x.Reshape(x.Transpose(y, 1, 2), batch, length, width))
-	})
-}
-
-// weigh sums v by the softmax of q's products with k, masking those where hidden, of bool, is true. It computes in their type, also under
-// autocast, which would compute the softmax of bfloat16 in float32.
-func weigh(x *tenon.Exec, q, k, v, hidden *tenon.Tensor) *tenon.Tensor {
-	return x.Autocast(dtype.Invalid).Within(func(x *tenon.Exec) *tenon.Tensor {
-		scores := x.MulS(x.MatMul(q, x.Transpose(k, -2, -1)), 1/math.Sqrt(float64(q.Size(-1))))
-		weights := x.Softmax(x.MaskedFillS(scores, hidden, math.Inf(-1)), -1)
-		return x.MatMul(weights, v)
 	})
 }
 

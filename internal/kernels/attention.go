@@ -27,6 +27,9 @@ const (
 	// attentionQueries computes the gradient of queries, attentionKeys those of keys and values.
 	attentionQueries
 	attentionKeys
+	// attentionFew is attentionForward for few queries. It may divide the keys into parts, which attentionJoin adds up.
+	attentionFew
+	attentionJoin
 )
 
 // attentionSpec is what kernels of attention are specialised on.
@@ -39,8 +42,11 @@ type attentionSpec struct {
 	// Causal: a query sees only the keys up to its own position. Mapped: tensor maps describe the operands that the block iterates over.
 	// Grouped: in attentionKeys, several heads of queries share one head of keys.
 	Causal, Mapped, Grouped bool
-	// Padding: the mask is the same for all queries. Pairs: two keys' elements of it are loaded together, except in attentionKeys.
-	Padding, Pairs bool
+	// Padding: the mask is the same for all queries, and in attentionFew for all heads. Pairs: two keys' elements of it are loaded
+	// together, except in attentionKeys. Divided: attentionFew leaves its sums to attentionJoin.
+	Padding, Pairs, Divided bool
+	// Loads is the number of keys that a lane of attentionFew loads together.
+	Loads uint8
 }
 
 // AttentionOpt are the options of attention.
@@ -71,7 +77,8 @@ type attention struct {
 	q, k, v, out, g, dq, dk, dv Operand
 	mask                        Operand
 	lse                         uint64
-	// delta and sums are what attentionDelta computes and copies, padded rows for each head of queries.
+	// delta and sums are what attentionDelta computes and copies, padded rows for each head of queries, or the parts of attentionFew: the
+	// sums of weighted values, and for each of them the greatest score and the sum of weights.
 	delta, sums uint64
 	padded      int
 }
@@ -82,6 +89,9 @@ func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	a := attention{opt: opt, q: q, k: k, v: v, out: out, lse: lse.Ptr}
 	if err := a.plan(is); err != nil {
 		return err
+	}
+	if a.isFew() {
+		return a.issueFew(is)
 	}
 	return a.issue(is, attentionForward)
 }
@@ -245,32 +255,14 @@ func (a *attention) rowMap(step int) kir.TensorMap {
 }
 
 func (a *attention) issue(is Issuer, stage attentionStage) error {
-	lim, t := is.Limits(), a.q.DType
+	lim := is.Limits()
 	l := is.NewLaunch()
-	s := &l.Spec
-	s.Family, s.Op, s.Compute, s.Outs, s.Ins = FamilyAttention, stage, t, 1, 1
-	s.DTypes[0], s.DTypes[1] = t, t
-	r := &s.Attention
-	*r = a.spec(lim, stage)
 	var args attentionArgs
+	r := a.fill(&l.Spec, stage, a.spec(lim, stage), &args)
 	if a.mask.Ptr != 0 && stage != attentionDelta {
-		s.Ins, s.DTypes[maskType] = 2, a.mask.DType
-		args.mask.host, args.maskStride.host = a.mask.Ptr, a.mask.Stride[:3]
 		r.Padding, r.Pairs = a.mask.Stride[2] == 0, stage != attentionKeys && a.maskInPairs()
 	}
-	if a.opt.Kept.Ptr != 0 && stage != attentionDelta {
-		s.Ins, s.DTypes[keptType] = 3, a.opt.Kept.DType
-		args.kept.host, args.keptWords.host, args.keptScale.host = a.opt.Kept.Ptr, a.opt.Kept.Shape[3], a.opt.KeptScale
-	}
-	for i, o := range a.operands() {
-		args.at[i].host = o.Ptr
-		if o.Ptr != 0 {
-			args.stride[i].host = o.Stride[:3]
-		}
-	}
-	args.lse.host, args.delta.host, args.sums.host, args.padded.host = a.lse, a.delta, a.sums, a.padded
-	args.heads.host, args.shared.host, args.queries.host, args.keys.host = a.heads, a.shared, a.queries, a.keys
-	args.rows.host, args.scale.host = a.batch*a.heads*a.padded, a.opt.Scale
+	args.rows.host = a.batch * a.heads * a.padded
 	if r.Mapped {
 		for i, o := range a.walks(stage) {
 			args.maps[i].host = a.tensorMap(o, int(r.Step))
@@ -284,6 +276,31 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	args.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}
 	return is.Issue(l)
+}
+
+// fill sets the spec of a stage's kernel, except what it says about access to the mask, and the arguments that the stages have in common.
+func (a *attention) fill(s *Spec, stage attentionStage, r attentionSpec, args *attentionArgs) *attentionSpec {
+	t := a.q.DType
+	s.Family, s.Op, s.Compute, s.Outs, s.Ins, s.Attention = FamilyAttention, stage, t, 1, 1, r
+	s.DTypes[0], s.DTypes[1] = t, t
+	if a.mask.Ptr != 0 && stage != attentionDelta {
+		s.Ins, s.DTypes[maskType] = 2, a.mask.DType
+		args.mask.host, args.maskStride.host = a.mask.Ptr, a.mask.Stride[:3]
+	}
+	if a.opt.Kept.Ptr != 0 && stage != attentionDelta {
+		s.Ins, s.DTypes[keptType] = 3, a.opt.Kept.DType
+		args.kept.host, args.keptWords.host, args.keptScale.host = a.opt.Kept.Ptr, a.opt.Kept.Shape[3], a.opt.KeptScale
+	}
+	for i, o := range a.operands() {
+		args.at[i].host = o.Ptr
+		if o.Ptr != 0 {
+			args.stride[i].host = o.Stride[:3]
+		}
+	}
+	args.lse.host, args.delta.host, args.sums.host, args.padded.host = a.lse, a.delta, a.sums, a.padded
+	args.heads.host, args.shared.host, args.queries.host, args.keys.host = a.heads, a.shared, a.queries, a.keys
+	args.scale.host = a.opt.Scale
+	return &s.Attention
 }
 
 // sectionBytes is how much the blocks of a section may read in all. It should fit in the device's L2 cache, which has 50 MiB on an H200.
@@ -341,8 +358,10 @@ type attentionArgs struct {
 	heads, shared, queries, keys, rows, padded intArg
 	// matrices is the number of heads of all batches whose tiles are blocks, and section the number of them whose blocks take turns.
 	matrices, section intArg
-	scale             floatArg
-	maps              [2]mapArg
+	// The keys of a head are divided into parts parts of part keys each in attentionFew.
+	parts, part intArg
+	scale       floatArg
+	maps        [2]mapArg
 	// rowMap describes delta and sums to attentionKeys.
 	rowMap mapArg
 }
@@ -356,6 +375,10 @@ func (s *Spec) attentionUses() []int {
 		return []int{atOut, atG}
 	case attentionQueries:
 		return []int{atQ, atK, atV, atG, atDQ}
+	case attentionFew:
+		return []int{atQ, atK, atV, atOut}
+	case attentionJoin:
+		return []int{atOut}
 	}
 	return []int{atQ, atK, atV, atG, atDK, atDV}
 }
@@ -363,7 +386,7 @@ func (s *Spec) attentionUses() []int {
 func (a *attentionArgs) layout(p params) {
 	names := [...]string{"q", "k", "v", "out", "g", "dq", "dk", "dv"}
 	for _, i := range p.s.attentionUses() {
-		if i >= atDQ || i == atOut && p.s.Op == attentionForward {
+		if i >= atDQ || i == atOut && p.s.Op != attentionDelta {
 			p.buffer(&a.at[i], names[i], p.s.Compute)
 		} else {
 			p.bufferRO(&a.at[i], names[i], p.s.Compute)
@@ -373,6 +396,16 @@ func (a *attentionArgs) layout(p params) {
 	switch p.s.Op {
 	case attentionForward:
 		p.buffer(&a.lse, "lse", dtype.Float32)
+	case attentionFew:
+		p.buffer(&a.lse, "lse", dtype.Float32)
+		p.buffer(&a.delta, "delta", dtype.Float32)
+		p.buffer(&a.sums, "sums", dtype.Float32)
+		p.i32s("parts part", &a.parts, &a.part)
+	case attentionJoin:
+		p.buffer(&a.lse, "lse", dtype.Float32)
+		p.bufferRO(&a.delta, "delta", dtype.Float32)
+		p.bufferRO(&a.sums, "sums", dtype.Float32)
+		p.i32s("parts part", &a.parts, &a.part)
 	case attentionDelta:
 		p.bufferRO(&a.lse, "lse", dtype.Float32)
 		p.buffer(&a.delta, "delta", dtype.Float32)
@@ -384,7 +417,7 @@ func (a *attentionArgs) layout(p params) {
 	p.i32s("heads shared queries keys rows padded matrices section", &a.heads, &a.shared, &a.queries, &a.keys, &a.rows, &a.padded,
 		&a.matrices, &a.section)
 	p.f64(&a.scale, "scale")
-	if p.s.masked() {
+	if p.s.masked() && p.s.Op != attentionJoin {
 		p.bufferRO(&a.mask, "mask", p.s.maskAccess())
 		list(p, &a.maskStride, "mask_stride", 3)
 	}
@@ -405,7 +438,7 @@ func (a *attentionArgs) layout(p params) {
 var _ = register(FamilyAttention, buildAttention)
 
 func buildAttention(s *Spec) *kernel.Kernel {
-	name := [...]string{"attention", "attention_delta", "attention_queries", "attention_keys"}[s.Op]
+	name := [...]string{"attention", "attention_delta", "attention_queries", "attention_keys", "attention_few", "attention_join"}[s.Op]
 	return kernel.Build(s.name(name), func(k *kernel.Builder) {
 		a := &attentionKernel{k: k, s: s}
 		a.layout(declaring(k, s))
@@ -418,6 +451,10 @@ func buildAttention(s *Spec) *kernel.Kernel {
 			a.gradQueries()
 		case attentionKeys:
 			a.gradKeys()
+		case attentionFew:
+			a.few()
+		case attentionJoin:
+			a.join()
 		}
 	})
 }
@@ -664,6 +701,15 @@ func AttentionSpecs(t dtype.DType, causal bool) (all []Spec) {
 			for stage := attentionForward; stage <= attentionKeys; stage++ {
 				a := attention{opt: AttentionOpt{Causal: causal}, queries: long, keys: long, width: width, shared: 1 + long/4096}
 				s := Spec{Family: FamilyAttention, Op: stage, Compute: t, Outs: 1, Ins: 1, Attention: a.spec(lim, stage)}
+				s.DTypes[0], s.DTypes[1] = t, t
+				all = append(all, s)
+			}
+		}
+		for shared := 1; shared <= fewRows && !causal; shared *= 2 {
+			for _, keys := range []int{64, 4096} {
+				a := attention{batch: 1, heads: shared, shared: shared, queries: 1, keys: keys, width: width}
+				few, _, _ := a.fewSpec()
+				s := Spec{Family: FamilyAttention, Op: attentionFew, Compute: t, Outs: 1, Ins: 1, Attention: few}
 				s.DTypes[0], s.DTypes[1] = t, t
 				all = append(all, s)
 			}

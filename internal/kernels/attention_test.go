@@ -85,6 +85,9 @@ func TestAttention(t *testing.T) {
 		{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {1, 4, 2, 33, 130, 32}, {2, 4, 1, 129, 65, 16}, {1, 2, 2, 200, 190, 128},
 		{1, 2, 2, 1, 300, 64}, {1, 1, 1, 300, 1, 64},
 		{1, 5, 5, 600, 520, 16},
+		// few queries: in one part or some, for one or more heads of keys, of more rows than a block has
+		{2, 8, 2, 1, 700, 128}, {1, 3, 3, 2, 1100, 32}, {1, 6, 2, 5, 200, 64}, {3, 4, 4, 15, 140, 16}, {1, 8, 1, 1, 129, 64},
+		{40, 4, 2, 3, 70, 16},
 	} {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
 			for _, causal := range []bool{false, true} {
@@ -143,6 +146,7 @@ func TestAttentionMask(t *testing.T) {
 	for _, c := range []struct{ b, h, kv, t, s, d int }{
 		{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {2, 4, 2, 33, 130, 32}, {2, 2, 1, 129, 65, 16}, {1, 2, 2, 200, 190, 128},
 		{1, 2, 2, 1, 300, 64}, {2, 1, 1, 300, 1, 64}, {1, 3, 3, 70, 600, 64},
+		{2, 8, 2, 1, 700, 128}, {1, 6, 2, 5, 200, 64}, {2, 3, 3, 11, 1100, 16},
 	} {
 		for _, form := range []struct {
 			name   string
