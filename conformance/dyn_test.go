@@ -130,16 +130,23 @@ func testDynMutateInput(t *testing.T, x *tenon.Exec, o compile.Opt) {
 }
 
 func testDynMutateConstant(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	model := func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor {
-		c := x.Ones([]int{1}, tenon.Float32)
-		x.AddSInto(c, c, 2)
-		return x.Add(x.MulS(x.Mul(a, b), 0), c)
+	a, b := x.RandN([]int{1}, tenon.Float32), x.RandN([]int{1}, tenon.Float32)
+	train := func(where func(x *tenon.Exec) *tenon.Exec) compile.Stats {
+		model := func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor {
+			y := where(x)
+			c := y.Ones(nil, tenon.Int64)
+			y.AddSInto(c, c, 2)
+			return x.Add(x.MulS(x.Mul(a, b), 0), c)
+		}
+		return dynTrain(t, x, o, model, a, b, func(x *tenon.Exec, loss *tenon.Tensor) { allAre(t, x, "the loss", loss, 3) })
 	}
-	s := dynTrain(t, x, o, model, x.RandN([]int{1}, tenon.Float32), x.RandN([]int{1}, tenon.Float32),
-		func(x *tenon.Exec, loss *tenon.Tensor) {
-			allAre(t, x, "the loss", loss, 3)
-		})
-	graphed(t, x, s, 2)
+	graphed(t, x, train(func(x *tenon.Exec) *tenon.Exec { return x }), 2)
+	a.SetGrad(nil)
+	w := catchWarnings(t)
+	s := train((*tenon.Exec).Host)
+	w.want(t, 2, "skipping cudagraphs due to cpu device (a tensor of the processor). Found from", "y.Ones(nil, tenon.Int64)")
+	check(t, "skips", treesOf(t, x).Skips, 2)
+	check(t, "replays of what follows on the device", s.Replays, dynIterations-2)
 }
 
 func testDynFactory(t *testing.T, x *tenon.Exec, o compile.Opt) {

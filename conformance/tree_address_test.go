@@ -35,10 +35,10 @@ var _ = registerTrees(
 type layerFunc func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor
 
 // dispatch trains with one tensor, with another, and with the first again, five times each, forward and backward, and compares with eager
-// training; graphs is the number of graphs at the end. use makes the functions read a tensor. grads are the tensors whose gradients are
-// compared.
-func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p *tenon.Tensor), grads []*tenon.Tensor, graphs int,
-	ps ...*tenon.Tensor) {
+// training; functions and graphs are their numbers at the end: nothing is compiled again for another tensor. use makes the functions read a
+// tensor. grads are the tensors whose gradients are compared.
+func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p *tenon.Tensor), grads []*tenon.Tensor,
+	functions, graphs int, ps ...*tenon.Tensor) {
 	t.Helper()
 	iteration := func(f layerFunc) (got [][]float32) {
 		in := x.Ones([]int{2, 2}, tenon.Float32) // it stays, so that each lies elsewhere
@@ -65,6 +65,7 @@ func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p
 			}
 		}
 	}
+	check(t, "functions", treesOf(t, x).Functions, functions)
 	check(t, "recordings", treesOf(t, x).Graphs, graphs)
 }
 
@@ -93,8 +94,7 @@ func testTreeStaticArgument(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	order, all := twoParameters(x, 2, 2)
 	var p *tenon.Tensor
 	dispatch(t, x, func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return mul(x, a, p) },
-		func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return f.Call(x, a, p) }, func(q *tenon.Tensor) { p = q }, all, 4, order...)
-	check(t, "functions", treesOf(t, x).Functions, 2) // nothing is compiled again
+		func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return f.Call(x, a, p) }, func(q *tenon.Tensor) { p = q }, all, 2, 4, order...)
 }
 
 func testTreeBuiltinModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
@@ -110,7 +110,7 @@ func testTreeBuiltinModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	defer func() { l.Weight = first }()
 	dispatch(t, x, l.Forward, compile.Func(l.Forward, o).Call, func(p *tenon.Tensor) {
 		l.Weight = params[p]
-	}, append(all, l.Bias.Tensor()), 4, order...)
+	}, append(all, l.Bias.Tensor()), 2, 4, order...)
 }
 
 // testTreeBuiltinBuffers normalises by the batch's statistics, updating the running ones, and by the running statistics, whose mean is
@@ -118,6 +118,7 @@ func testTreeBuiltinModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testTreeBuiltinBuffers(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	for i, eval := range []bool{false, true} {
 		replaceMeans(t, x, o, eval)
+		check(t, "functions", treesOf(t, x).Functions, 2*(i+1))
 		check(t, "recordings", treesOf(t, x).Graphs, 4*(i+1))
 	}
 }
@@ -196,20 +197,20 @@ func (m *scaleModule) forward(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 func testTreeCustomModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	m := &scaleModule{}
 	order, all := twoParameters(x, 2, 2)
-	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.weight = p }, all, 4, order...)
+	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.weight = p }, all, 2, 4, order...)
 }
 
 func testTreeCustomBuffer(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	m := &scaleModule{weight: parameter(x, 2, 2)}
 	a, b := x.RandN([]int{2, 2}, tenon.Float32), x.RandN([]int{2, 2}, tenon.Float32)
-	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.other = p }, []*tenon.Tensor{m.weight}, 4, a, b, a)
+	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.other = p }, []*tenon.Tensor{m.weight}, 2, 4, a, b, a)
 }
 
 // testTreeChildNode: the first graph stays, and two come after it.
 func testTreeChildNode(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	m := &scaleModule{weight: parameter(x, 2, 2), cut: true}
 	order, all := twoParameters(x, 2, 2)
-	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.other = p }, append(all, m.weight), 5, order...)
+	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.other = p }, append(all, m.weight), 3, 5, order...)
 	if got := descendants(t, x); !slices.Equal(got, []int{4}) {
 		t.Errorf("descendants of roots are %v; want [4]", got)
 	}
@@ -218,7 +219,7 @@ func testTreeChildNode(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testTreeParentNode(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	m := &scaleModule{other: parameter(x, 2, 2), cut: true}
 	order, all := twoParameters(x, 2, 2)
-	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.weight = p }, append(all, m.other), 6, order...)
+	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.weight = p }, append(all, m.other), 3, 6, order...)
 	if got := descendants(t, x); !slices.Equal(got, []int{2, 2}) {
 		t.Errorf("descendants of roots are %v; want [2 2]", got)
 	}
@@ -231,7 +232,7 @@ func testTreeTooManyRecordings(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	o.RerecordLimit = -1
 	m := &scaleModule{}
 	order, all := twoParameters(x, 2, 2)
-	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.weight = p }, all, 3, order...)
+	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.weight = p }, all, 2, 3, order...)
 	w.want(t, 1, fmt.Sprintf(exceeded, 0, "None", "static input data pointer changed"))
 	check(t, "skips", treesOf(t, x).Skips, 1)
 }
@@ -356,17 +357,18 @@ func testTreeAddressLog(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	for range 3 {
 		f.Call(x, in).Close()
 	}
+	buffer, bias := m.static.DataPtr(), m.linear.Bias.Tensor().DataPtr()
 	m.move(x)
 	err := tenon.Try(func() { f.Call(x, in) })
 	wantError(t, err, "static input data pointer changed.\n")
-	line := func(name, text string) string {
-		return "input name: " + name +
-			`\. data pointer changed from 0x[0-9a-f]+ to 0x[0-9a-f]+\. input stack trace: .*tree_address_test\.go:[0-9]+\n    ` +
-			regexp.QuoteMeta(text) + "\n"
+	line := func(name string, from, to uint64, text string) string {
+		return fmt.Sprintf(`input name: %s\. data pointer changed from %#x to %#x\. `, name, from, to) +
+			`input stack trace: .*tree_address_test\.go:[0-9]+\n    ` + regexp.QuoteMeta(text) + "\n"
 	}
 	// The inputs are, in the order of their first use, the buffer, the ones, the argument, the weight and the bias.
-	want := regexp.MustCompile(`static input data pointer changed\.\n` + line("input0", "x.AddInto(m.static, m.static, m.ones)") +
-		line("input4", "return x.Add(x.Add(m.static, a), m.linear.Forward(x, a))"))
+	want := regexp.MustCompile(`static input data pointer changed\.\n` +
+		line("input0", buffer, m.static.DataPtr(), "x.AddInto(m.static, m.static, m.ones)") +
+		line("input4", bias, m.linear.Bias.Tensor().DataPtr(), "return x.Add(x.Add(m.static, a), m.linear.Forward(x, a))"))
 	if err != nil && !want.MatchString(err.Error()) {
 		t.Errorf("the error is %q; want one like %s", err, want)
 	}

@@ -160,7 +160,7 @@ func testTreeMutationOfManaged(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	a := x.Rand([]int{4}, tenon.Float32)
 	in := x.Clone(foo.Call(x, a))
 	mut.Call(x, in)
-	w.want(t, 1, mutatedText)
+	w.want(t, 1, mutatedText, "x.AddSInto(a, a, 2)")
 	check(t, "the changed tensor is right", equal(t, x, in, three(x, a)), true)
 	check(t, "skips in the end", treesOf(t, x).Skips, 1)
 }
