@@ -295,7 +295,7 @@ func Break(x *tenon.Exec) error {
 func sessionForest(x *tenon.Exec, op string) (fo *forest, err error) {
 	c := (*core.Exec)(x)
 	err = core.Try(func() {
-		core.Made(c, op)
+		core.Usable(c, op)
 		fo = forestOf(c, c.Device(), true)
 	})
 	return fo, err

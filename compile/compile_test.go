@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 )
 
@@ -405,6 +406,40 @@ func TestMisuse(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "Do: ") || !strings.Contains(err.Error(), "compile_test.go") {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+// Calls on an Exec that was closed, or whose device was, are refused by name, also if there are recordings.
+func TestMisuseOfClosed(t *testing.T) {
+	x := open(t)
+	fork, err := x.Fork()
+	must(t, err)
+	other, closed := openUntil(t, machine())
+	nothing := func(*tenon.Exec) error { return nil }
+	for _, c := range []struct {
+		x     *tenon.Exec
+		close func()
+	}{{fork, func() { must(t, fork.Close()) }}, {other, closed}} {
+		r, f := compile.New(), compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
+		a := c.x.Ones([]int{4}, tenon.Float32)
+		for range 3 {
+			must(t, r.Do(c.x, func(x *tenon.Exec) error { x.AddInto(a, a, a); return nil }))
+			f.Call(c.x, a)
+		}
+		c.close()
+		for name, err := range map[string]error{
+			"Region.Do": r.Do(c.x, nothing), "Func": tenon.Try(func() { f.Call(c.x, a) }), "Reset": compile.Reset(c.x),
+			"Break": compile.Break(c.x), "MarkStep": compile.MarkStep(c.x),
+			"Frozen": compile.Frozen(c.x, nothing), "Disable": compile.Disable(c.x, nothing),
+		} {
+			if fault.KindOf(err) != fault.Closed || !strings.HasPrefix(err.Error(), name+": ") ||
+				!strings.Contains(err.Error(), "compile_test.go") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if err := tenon.Try(func() { compile.Func[func(*tenon.Exec)](nil) }); err == nil || !strings.Contains(err.Error(), "is nil") {
+		t.Errorf("a nil function: %v", err)
 	}
 }
 

@@ -32,14 +32,17 @@ func Func[F any](f F, opts ...Opt) *Callable[F] {
 	opt := core.One("Func", opts)
 	opt.check("Func")
 	v := reflect.ValueOf(f)
-	if v.Kind() != reflect.Func || v.IsNil() || v.Type().NumIn() == 0 || v.Type().In(0) != reflect.TypeFor[*tenon.Exec]() {
+	if v.Kind() == reflect.Func && v.IsNil() {
+		core.Fail("Func", fault.Invalid, "the function is nil; give it one")
+	}
+	if v.Kind() != reflect.Func || v.Type().NumIn() == 0 || v.Type().In(0) != reflect.TypeFor[*tenon.Exec]() {
 		core.Fail("Func", fault.Invalid, "got %T; give a function whose first parameter is a *tenon.Exec", f)
 	}
 	c := &Callable[F]{Region: New(opt)}
 	c.name = nameOf(f)
 	c.Call = reflect.MakeFunc(v.Type(), func(in []reflect.Value) (out []reflect.Value) {
 		x := in[0].Interface().(*tenon.Exec)
-		core.Made((*core.Exec)(x), "Func")
+		core.Usable((*core.Exec)(x), "Func")
 		c.call((*core.Exec)(x), tensorsOf(in[1:]), func() []*core.Tensor {
 			if v.Type().IsVariadic() {
 				out = v.CallSlice(in)
@@ -277,7 +280,7 @@ func treesOf(rs []*recording) (all []Tree) {
 func Reset(x *tenon.Exec) (err error) {
 	c := (*core.Exec)(x)
 	stopped := core.Try(func() {
-		core.Made(c, "Reset")
+		core.Usable(c, "Reset")
 		fo := forestOf(c, c.Device(), false)
 		err = core.Detach(c, forestKey{c.Device()})
 		if fo != nil && (fo.frozen || fo.disabled) {

@@ -51,6 +51,12 @@ func Made(x *Exec, op string) *Exec {
 	return x
 }
 
+// Usable is Made, and also panics if x or its device was closed.
+func Usable(x *Exec, op string) *Exec {
+	Made(x, op).usable(op)
+	return x
+}
+
 // MadeTensor is Made for tensors.
 func MadeTensor(t *Tensor, op string) *Tensor {
 	if t == nil || t.st == nil {
