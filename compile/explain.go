@@ -19,6 +19,8 @@ import (
 type Explanation struct {
 	// Format is 1.
 	Format int
+	// Name is the name of the region's function, the first if it ran several. It is "" before the first run and for ExplainTrees.
+	Name string `json:",omitempty"`
 	// Device is the session's device. Stats are the region's counts, to which backward passes add all but their runs. ExplainTrees counts
 	// only how segments ran.
 	Device string
@@ -142,7 +144,7 @@ func (r *Region) Explain(x *tenon.Exec) *Explanation {
 	if t == nil {
 		return e
 	}
-	e.Stats = t.counts()
+	e.Name, e.Stats = t.name, t.counts()
 	for ; t != nil; t = t.back {
 		if t.ahead != nil {
 			counts := t.counts()
@@ -437,6 +439,9 @@ func (e *Explanation) String() string {
 	}
 	var b strings.Builder
 	s := &e.Stats
+	if e.Name != "" {
+		fmt.Fprintf(&b, "%s on ", e.Name)
+	}
 	fmt.Fprintf(&b, "%s: ", e.Device)
 	if s.Runs > 0 {
 		fmt.Fprintf(&b, "%d runs, %d calls deferred, %d at once; ", s.Runs, s.Deferred, s.Eager)
@@ -492,7 +497,7 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		s.Calls, s.From, s.To,
 		s.WarmUps, s.Recordings, s.Replays, s.Plain)
 	if s.Because != "" {
-		fmt.Fprintf(b, "  without a graph: %s\n", s.Because)
+		fmt.Fprintf(b, "  without a graph: %s\n", indented(s.Because))
 	}
 	if took := s.Took(); took != "" {
 		fmt.Fprintf(b, "  took %s\n", took)
@@ -526,7 +531,7 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		fmt.Fprintf(b, "  not saved, but computed again by the backward pass: %s\n", r)
 	}
 	for _, r := range s.Skips {
-		fmt.Fprintf(b, "  skip: %s\n", r)
+		fmt.Fprintf(b, "  skip: %s\n", indented(r.String()))
 	}
 	for _, r := range s.Again {
 		fmt.Fprintf(b, "  recorded again, %s: %s\n", times(r.Times), r)
@@ -552,9 +557,19 @@ func (s *Segment) Took() string {
 }
 
 // String returns the text with the remedy.
-func (r Reason) String() string {
-	if r.Remedy == "" {
-		return r.Text
+func (r Reason) String() string { return advised(r.Text, r.Remedy) }
+
+// advised returns a text with what helps, unless that is "": in the same line, or in one of its own if the text ends with a line of the
+// program.
+func advised(text, help string) string {
+	switch {
+	case help == "":
+		return text
+	case strings.Contains(text, "\n"):
+		return text + "\nTo avoid that, " + help + "."
 	}
-	return r.Text + "; " + r.Remedy
+	return text + "; " + help
 }
+
+// indented returns a text of several lines as a part of a segment's description.
+func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n    ") }

@@ -71,6 +71,7 @@ func TestExplainRegion(t *testing.T) {
 	if !fused {
 		t.Errorf("no fused kernel in %+v", e.Segments[0].Kernels)
 	}
+	has(t, text, "compile_test.TestExplainRegion.func1 on "+e.Device+": 5 runs")
 	has(t, text, "2 replayed", "group {", "cut by Read", "fork at the first call", "at least", "pool: ")
 	var file bytes.Buffer
 	if err := e.WriteJSON(&file); err != nil {
@@ -254,7 +255,7 @@ func TestExplainCallable(t *testing.T) {
 	if len(e.Segments) != 1 || e.Segments[0].Plain != 1 || len(e.Segments[0].Skips) != 1 || e.Segments[0].Skips[0].Remedy == "" {
 		t.Errorf("got %+v", e.Segments)
 	}
-	has(t, e.String(), "skip: skipping cudagraphs due to mutated inputs", "Opt.Static")
+	has(t, e.String(), "skip: skipping cudagraphs due to mutated inputs", "\n    To avoid that, name the argument in Opt.Static")
 }
 
 func TestExplanationsOfDamagedFiles(t *testing.T) {

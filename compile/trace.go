@@ -204,11 +204,11 @@ func (t *trace) Before(f *core.Frame) bool {
 // must stops a call that would run without a graph if Opt.Must forbids that.
 func (t *trace) must(f *core.Frame, reason string) {
 	if t.opt.Must && !t.of.disabled && f.Works() {
-		core.Fail(f.Op(), fault.Unsupported, mustText, reason, "do so in compile.Disable, or leave out Opt.Must")
+		core.Fail(f.Op(), fault.Unsupported, mustText, advised(reason, "do so in compile.Disable, or leave out Opt.Must"))
 	}
 }
 
-const mustText = "this work cannot run as a graph, which Opt.Must asks for: %s; %s"
+const mustText = "this work cannot run as a graph, which Opt.Must asks for: %s"
 
 // eager runs g without a graph for that reason, or returns an error if Opt.Must forbids that.
 func (t *trace) eager(g *core.Segment, reason string) error {
@@ -217,7 +217,8 @@ func (t *trace) eager(g *core.Segment, reason string) error {
 		if t.callable {
 			op = "Func"
 		}
-		return core.Refusal(op, fault.Unsupported, mustText, reason, cmp.Or(remedy(reason), "leave out Opt.Must there"))
+		return core.Refusal(op, fault.Unsupported, mustText,
+			advised(reason, cmp.Or(remedy(reason), "leave out Opt.Must there")))
 	}
 	t.because(reason)
 	return g.Eager(nil)

@@ -203,7 +203,8 @@ func testTreeCustomModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testTreeCustomBuffer(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	m := &scaleModule{weight: parameter(x, 2, 2)}
 	a, b := x.RandN([]int{2, 2}, tenon.Float32), x.RandN([]int{2, 2}, tenon.Float32)
-	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, func(p *tenon.Tensor) { m.other = p }, []*tenon.Tensor{m.weight}, 2, 4, a, b, a)
+	use := func(p *tenon.Tensor) { m.other = p }
+	dispatch(t, x, m.forward, compile.Func(m.forward, o).Call, use, []*tenon.Tensor{m.weight}, 2, 4, a, b, a)
 }
 
 // testTreeChildNode: the first graph stays, and two come after it.

@@ -42,7 +42,9 @@ func (c *compileExplain) Run(con *console) error {
 		return fault.Wrap(fault.Invalid, err, "reading %s", c.File)
 	}
 	for _, e := range all {
-		e.Bandwidth = c.Bandwidth * 1e9
+		if c.Bandwidth > 0 { // else it is what the program set
+			e.Bandwidth = c.Bandwidth * 1e9
+		}
 	}
 	if c.HTML != "" {
 		return writeOutput(c.HTML, con.file, func(w io.Writer) error { return writeExplainPage(w, filepath.Base(c.File), all) })

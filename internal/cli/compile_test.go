@@ -73,6 +73,10 @@ func TestCompileExplain(t *testing.T) {
 		}
 	}
 	t.Log(out)
+	set := explained(t, func(all []*compile.Explanation) { all[0].Bandwidth = 4800e9 })
+	if out, _, _ := run("compile", "explain", set); strings.Count(out, "at least") == 0 {
+		t.Error("the bandwidth that the program set is forgotten")
+	}
 	bad := filepath.Join(t.TempDir(), "bad")
 	if err := os.WriteFile(bad, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
@@ -88,7 +92,8 @@ func TestCompileExplainPage(t *testing.T) {
 	const evil = `</script><script>document.title="taken"</script><img src=x onerror="document.title='taken'">`
 	name := explained(t, func(all []*compile.Explanation) {
 		s := &all[1].Segments[0]
-		s.From, s.Because, all[1].Device = evil, evil, evil
+		s.From, s.Because, all[1].Device, all[1].Name = evil, evil, evil, evil
+		all[0].Segments[0].Graphs[0].Lanes = 2
 		s.Kernels[0].Text, s.Kernels[0].Lines[0] = evil, evil
 		s.Skips[0].Text = evil
 		all[1].Limits = []compile.Reason{{Text: evil, Times: 3, Remedy: evil}}
@@ -104,6 +109,11 @@ func TestCompileExplainPage(t *testing.T) {
 	}
 	if strings.Contains(string(text), "<img") || strings.Count(string(text), "<script") != 1 {
 		t.Error("a text of the program became a part of the page")
+	}
+	for _, want := range []string{"<h1>tenon.dev/internal/cli.explained.func1 on device 0", " kernels in 2 lanes; inputs: "} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in the page", want)
+		}
 	}
 	tab := browser.Open(t, "file://"+page, 1280, 1400)
 	var got struct {
