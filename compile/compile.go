@@ -179,45 +179,62 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		return core.Refusal("Do", fault.Invalid, "the function is nil; give it one")
 	}
 	c := (*core.Exec)(x)
-	var old core.Tap
+	var within, plainly bool
 	err = core.Try(func() {
 		core.Made(c, "Do")
-		old = core.TapOf(c, "Do")
+		within, plainly = r.outerOf(c, "Do")
 	})
 	if err != nil {
 		return err
 	}
-	if _, within := old.(*trace); within || r.runsPlainly(c) {
+	if within || plainly {
 		return x.Do(f)
 	}
 	if r.opt.Must && r.opt.NoGraphs {
 		return core.Refusal("Do", fault.Invalid, mustNoGraphs)
 	}
 	t := r.trace(c, f)
-	t.enter(c)
-	t.begin(c, c.Device(), old)
 	forces := 0
+	var old core.Tap
 	if err := core.Try(func() {
-		core.SwapTap(c, "Do", t)
-		forces = core.Forces(c)
+		old = core.BeginTap(c, "Do", t, func(old core.Tap) {
+			alone(old, "Do")
+			t.enter(c)
+			t.begin(c, c.Device(), old)
+			forces = core.Forces(c)
+		})
 	}); err != nil {
 		return err
 	}
 	defer func() {
 		left := core.Try(func() {
-			core.SwapTap(c, "Do", old)
-			t.stats.Forced += core.Forces(c) - forces
+			core.BeginTap(c, "Do", old, func(core.Tap) { t.stats.Forced += core.Forces(c) - forces })
 		})
 		if left == nil {
-			left = core.Force(c)
+			left = errors.Join(core.Force(c), core.Try(func() { core.Inside(c, "Do", t.endRun) }))
 		}
-		t.endRun()
 		err = errors.Join(err, left)
 	}()
 	return x.Do(f)
 }
 
 const mustNoGraphs = "Opt.Must asks for graphs, and Opt.NoGraphs or TENON_COMPILE forbids them; drop one of the two"
+
+// alone panics if outer is a region's tap: another goroutine has begun a region since this one found none.
+func alone(outer core.Tap, op string) {
+	if _, other := outer.(*trace); other {
+		core.Fail(op, fault.Invalid, "two goroutines use one Exec at once; give each goroutine its own with Fork")
+	}
+}
+
+// outerOf reports whether a region of x's session is running, and whether every call of r runs at once.
+func (r *Region) outerOf(x *core.Exec, op string) (within, plainly bool) {
+	core.Inside(x, op, func() {
+		_, within = core.TapOf(x).(*trace)
+		plainly = r.runsPlainly(x)
+	})
+	return within, plainly
+}
 
 // runsPlainly reports whether every call runs at once: by the setting, or within Disable.
 func (r *Region) runsPlainly(x *core.Exec) bool {

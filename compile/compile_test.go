@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -441,6 +442,49 @@ func TestMisuseOfClosed(t *testing.T) {
 	if err := tenon.Try(func() { compile.Func[func(*tenon.Exec)](nil) }); err == nil || !strings.Contains(err.Error(), "is nil") {
 		t.Errorf("a nil function: %v", err)
 	}
+}
+
+// Two goroutines that use one Exec at once get an error that says so, wherever in a region or a callable they meet.
+func TestGoroutinesOfOneExec(t *testing.T) {
+	x := open(t)
+	const text = "two goroutines use"
+	met := 0
+	for i := range 60 {
+		fork, err := x.Fork()
+		must(t, err)
+		a := fork.Zeros([]int{2}, tenon.Float32)
+		region, add := compile.New(), func(x *tenon.Exec) { x.AddSInto(a, a, 1) }
+		f := compile.Func(add)
+		run := func() error { return region.Do(fork, func(x *tenon.Exec) error { add(x); return nil }) }
+		if i%2 == 1 {
+			run = func() error { return tenon.Try(func() { f.Call(fork) }) }
+		}
+		var wg sync.WaitGroup
+		var errs [2]error
+		for g := range errs {
+			wg.Go(func() {
+				defer func() {
+					if r := recover(); r != nil {
+						errs[g] = fmt.Errorf("%v", r)
+					}
+				}()
+				for range 50 {
+					errs[g] = cmp.Or(errs[g], run())
+				}
+			})
+		}
+		wg.Wait()
+		for _, err := range errs {
+			if err != nil && !strings.Contains(err.Error(), text) {
+				t.Errorf("session %d: %v", i, err)
+			}
+			if err != nil {
+				met++
+			}
+		}
+		_ = fork.Close() // it may be refused as well
+	}
+	t.Log("errors:", met)
 }
 
 // It does not matter which part of a tensor a run uses.

@@ -64,8 +64,8 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 				"nil do not count", i, len(args))
 		}
 	}
-	old := core.TapOf(x, "Func")
-	if _, within := old.(*trace); !within && r.runsPlainly(x) {
+	within, plainly := r.outerOf(x, "Func")
+	if !within && plainly {
 		core.WithinMany(x, "Func", func(*core.Exec) []*core.Tensor { return f() })
 		return
 	}
@@ -75,18 +75,18 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 	t := r.trace(x, nil)
 	keep := func(x *core.Exec) []*core.Tensor {
 		ts := f()
-		t.results = t.results[:0]
-		for _, r := range ts {
-			t.results = append(t.results, core.StorageNumber(r))
-		}
+		core.Inside(x, "Func", func() {
+			t.results = t.results[:0]
+			for _, r := range ts {
+				t.results = append(t.results, core.StorageNumber(r))
+			}
+		})
 		return ts
 	}
-	if _, within := old.(*trace); within {
+	if within {
 		core.WithinMany(x, "Func", keep)
 		return
 	}
-	t.callable = true
-	t.enter(x)
 	t.run(x, args, func() {
 		core.WithinMany(x, "Func", func(x *core.Exec) []*core.Tensor {
 			ts := keep(x)
@@ -100,26 +100,16 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 
 // run runs f with t as the session's tap. What f records on the tape belongs to this run.
 func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
-	old := core.SwapTap(x, "Func", t)
 	dev := x.Device()
-	t.begin(x, dev, old)
-	t.kind = inference
-	if t.args == nil {
-		t.args = map[uint64]int{}
-	}
-	clear(t.args)
-	t.hostArg = slices.IndexFunc(args, core.OnHost)
-	for i, a := range args {
-		if _, ok := t.args[core.StorageNumber(a)]; !ok {
-			t.args[core.StorageNumber(a)] = i
-		}
-	}
-	skipped := new(bool)
-	t.skipped = skipped
-	t.span = &core.Span{Lists: !t.opt.NoRecompute, Begin: func(x *core.Exec, incoming []uint64) func() error {
-		return t.backward(x, dev, *skipped, incoming)
-	}}
-	span := core.SetSpan(x, t.span)
+	var span *core.Span
+	old := core.BeginTap(x, "Func", t, func(old core.Tap) {
+		alone(old, "Func")
+		t.callable = true
+		t.enter(x)
+		t.begin(x, dev, old)
+		t.beginCall(dev, args)
+		span = core.SetSpan(x, t.span)
+	})
 	done := false
 	defer func() {
 		core.SetSpan(x, span)
@@ -138,6 +128,26 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	t.stats.Recomputed += len(omitted)
 	done = true
 	core.Check("Func", core.Force(x))
+}
+
+// beginCall begins a call of a callable with these arguments.
+func (t *trace) beginCall(dev *rt.Device, args []*core.Tensor) {
+	t.kind = inference
+	if t.args == nil {
+		t.args = map[uint64]int{}
+	}
+	clear(t.args)
+	t.hostArg = slices.IndexFunc(args, core.OnHost)
+	for i, a := range args {
+		if _, ok := t.args[core.StorageNumber(a)]; !ok {
+			t.args[core.StorageNumber(a)] = i
+		}
+	}
+	skipped := new(bool)
+	t.skipped = skipped
+	t.span = &core.Span{Lists: !t.opt.NoRecompute, Begin: func(x *core.Exec, incoming []uint64) func() error {
+		return t.backward(x, dev, *skipped, incoming)
+	}}
 }
 
 // backward begins the backward pass through one run of the function on dev, with gradients of the storages incoming. It runs without a

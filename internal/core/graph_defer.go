@@ -351,10 +351,8 @@ func Deferred(x *Exec) int {
 	return 0
 }
 
-// Forces returns how often deferred calls of x's session have been run. Another goroutine may be running some.
+// Forces returns how often deferred calls of x's session have been run. The caller is inside.
 func Forces(x *Exec) int {
-	Enter(x, "Forces")
-	defer Leave(x)
 	if d := x.s.putOff; d != nil {
 		return d.forces
 	}

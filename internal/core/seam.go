@@ -168,10 +168,23 @@ func SwapTap(x *Exec, op string, t Tap) (old Tap) {
 	return SetTap(x, t)
 }
 
-// TapOf returns the tap of x's session, or nil.
-func TapOf(x *Exec, op string) Tap {
+// BeginTap is SwapTap that first calls begin with the old tap, while no call of the session is under way.
+func BeginTap(x *Exec, op string, t Tap, begin func(old Tap)) (old Tap) {
 	Enter(x, op)
 	defer Leave(x)
+	begin(TapOf(x))
+	return SetTap(x, t)
+}
+
+// Inside calls f while no call of the session is under way.
+func Inside(x *Exec, op string, f func()) {
+	Enter(x, op)
+	defer Leave(x)
+	f()
+}
+
+// TapOf returns the tap of x's session, or nil. The caller is inside.
+func TapOf(x *Exec) Tap {
 	if c := x.s.capture; c != nil { // which is itself the session's tap
 		return c.inner
 	}
