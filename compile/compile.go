@@ -245,8 +245,9 @@ func (r *Region) runsPlainly(x *core.Exec) bool {
 	return fo != nil && fo.disabled
 }
 
-// Disable runs f with every call executed at once, as without a region. If f runs within a region, the region's other calls are still
-// deferred. TENON_COMPILE=off does the same for a whole program.
+// Disable runs f with every call of x's session on its device executed at once, as without a region. If f runs within a region, the
+// region's other calls are still deferred. Disable returns f's error; a failed operation panics, as outside. TENON_COMPILE=off does the
+// same for a whole program.
 func Disable(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	if f == nil {
 		return core.Refusal("Disable", fault.Invalid, "the function is nil; give it one")
@@ -269,7 +270,8 @@ func Disable(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	return f(x)
 }
 
-// Frozen runs f without new recordings of regions and functions: recorded work runs as a graph, everything else without one.
+// Frozen runs f without new recordings of regions and functions in x's session on its device: recorded work runs as a graph, everything
+// else without one. Frozen returns f's error; a failed operation panics, as outside.
 func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	if f == nil {
 		return core.Refusal("Frozen", fault.Invalid, "the function is nil; give it one")
@@ -290,8 +292,9 @@ func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	return f(x)
 }
 
-// MarkStep begins a step of the program: this step reuses the memory of tensors that functions returned in earlier steps. In a program
-// that never calls MarkStep, each call of a function begins a step, unless the backward pass of an earlier call is still to come.
+// MarkStep begins a step of x's session on its device: this step reuses the memory of tensors that functions returned there in earlier
+// steps. Before the first MarkStep, and after a Reset, each call of a function begins a step, unless the backward pass of an earlier call
+// is still to come.
 func MarkStep(x *tenon.Exec) error {
 	fo, err := sessionForest(x, "MarkStep")
 	if err == nil {

@@ -93,6 +93,66 @@ func TestDisable(t *testing.T) {
 	}
 }
 
+// MarkStep, Frozen and Disable concern one session on one device; Reset forgets that there were steps. A failed operation panics through
+// Frozen and Disable.
+func TestWhatStepsAndFreezesConcern(t *testing.T) {
+	m := tenon.SimMachine(2, 0)
+	x, second := openOn(t, m), openOn(t, m.At(1))
+	other := x.On(second.Stream())
+	fork, err := x.Fork()
+	must(t, err)
+	defer func() { must(t, fork.Close()) }()
+	add := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }
+	f := compile.Func(add)
+	oneStep := func(x *tenon.Exec) (one bool) {
+		x.Scope(func(x *tenon.Exec) {
+			y := f.Call(x, x.Zeros([]int{2}, tenon.Float32))
+			f.Call(x, x.Zeros([]int{2}, tenon.Float32))
+			_, err := x.Bytes(y)
+			one = err == nil
+		})
+		return one
+	}
+	must(t, compile.MarkStep(x))
+	for _, c := range []struct {
+		what string
+		x    *tenon.Exec
+		one  bool
+	}{{"the session", x, true}, {"another one", fork, false}, {"another device", other, false}} {
+		if got := oneStep(c.x); got != c.one {
+			t.Errorf("%s: both calls are in one step: %v, want %v", c.what, got, c.one)
+		}
+	}
+	must(t, compile.Reset(x))
+	if oneStep(x) {
+		t.Error("after a Reset both calls are in one step")
+	}
+	for name, within := range map[string]func(x *tenon.Exec, f func(x *tenon.Exec) error) error{
+		"Frozen": compile.Frozen, "Disable": compile.Disable,
+	} {
+		g := compile.Func(add)
+		must(t, within(x, func(x *tenon.Exec) error {
+			for range 3 {
+				x.Scope(func(x *tenon.Exec) { g.Call(x, x.Zeros([]int{2}, tenon.Float32)) })
+				other.Scope(func(x *tenon.Exec) { g.Call(x, x.Zeros([]int{2}, tenon.Float32)) })
+			}
+			return nil
+		}))
+		if s := g.Stats(x); s.WarmUps != 1 || s.Recordings != 1 || s.Replays != 1 { // on the other device
+			t.Errorf("%s: %v", name, s)
+		}
+		failed := tenon.Try(func() {
+			must(t, within(x, func(x *tenon.Exec) error {
+				x.Add(x.Ones([]int{2}, tenon.Float32), x.Ones([]int{3}, tenon.Float32))
+				return nil
+			}))
+		})
+		if fault.KindOf(failed) != fault.Invalid {
+			t.Errorf("%s: a failed operation: %v", name, failed)
+		}
+	}
+}
+
 func TestMust(t *testing.T) {
 	x := openSim(t)
 	a := tenon.From(x, make([]float32, 64), 64)
