@@ -29,7 +29,8 @@ type Opt struct {
 	Branches int
 	// Static lists the tensor arguments of a function, by number, whose memory does not move, such as weights. Numbers begin at 0 and count
 	// tensors in the order of the parameters and within lists, structs and maps; the Exec and nil do not count. Other arguments are copied
-	// to the memory that the graph reads. So are static ones whose first used element is not aligned to 16 bytes.
+	// to the memory that the graph reads. So are static ones whose first used element is not aligned to 16 bytes. Do, whose function has no
+	// arguments, ignores it.
 	Static []int
 	// RerecordLimit is how often a function may be recorded again in one place because an address changed; after that it runs without a
 	// graph there. 0 means 128, and a negative number means never.
@@ -50,8 +51,8 @@ type Opt struct {
 	// NoWarmup records a segment in its first run, without a warm-up before it. Kernels are then built during the recording, and the pool's
 	// layout is not settled yet.
 	NoWarmup bool
-	// DynamicLimit is with how many shapes a function may come, or on the same shapes with how many values of an option it may be recorded,
-	// before a warning. 0 means 50, and a negative number means no limit.
+	// DynamicLimit is how many shapes a function may be called with, and how often it may be recorded on the same shapes because a number
+	// or an option differs, before a warning. 0 means 50. A negative number means no limit, nor a warning that nothing was replayed.
 	DynamicLimit int
 	// SkipDynamic runs every shape of a function but the first without a graph.
 	SkipDynamic bool
@@ -303,7 +304,7 @@ func MarkStep(x *tenon.Exec) error {
 	return err
 }
 
-// Break runs the deferred work, so that a segment ends here.
+// Break runs the deferred work of x's session, so that a segment ends here, and returns that work's error.
 func Break(x *tenon.Exec) error {
 	if _, err := sessionForest(x, "Break"); err != nil {
 		return err

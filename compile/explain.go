@@ -383,7 +383,7 @@ func remedy(reason string) string {
 	return ""
 }
 
-// Floor returns the least time, in microseconds, that memory of that many bytes a second needs for the kernel's bytes.
+// Floor returns the least time, in microseconds, in which the kernel's bytes can be moved, with a bandwidth in bytes per second.
 func (k *Kernel) Floor(bandwidth float64) float64 {
 	if k == nil || bandwidth <= 0 {
 		return 0

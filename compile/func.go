@@ -11,7 +11,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Callable is a function that Func has made from another one.
+// Callable is a function that Func has made from another one. Stats and Explain tell what became of its calls.
 type Callable[F any] struct {
 	// Call has the type of the function that Func was given, and is called like it.
 	Call F

@@ -99,8 +99,8 @@ type node struct {
 // Stats counts a region's calls over all of its runs in one session. Region.Stats leaves out backward passes outside of the runs; those in
 // an Explanation have them.
 type Stats struct {
-	// Runs counts calls of Do. New counts the operations' calls that were seen for the first time, Deferred those that were deferred, and
-	// Eager those that ran at once. Views are not counted.
+	// Runs counts calls of Do, or of the callable. New counts the operations' calls that were seen for the first time, Deferred those that
+	// were deferred, and Eager those that ran at once. Views are not counted.
 	Runs, New, Deferred, Eager int
 	// Unknown counts calls that ran at once because Opt.Branches had been reached in Frozen, where nothing is forgotten.
 	Unknown int
