@@ -425,6 +425,50 @@ func TestProcessorDefersAndFuses(t *testing.T) {
 	}
 }
 
+// A chain ends where its kernel would have too many operands and results, or calls.
+func TestChainsEnd(t *testing.T) {
+	x := open(t)
+	in := make([]*tenon.Tensor, 10)
+	for i := range in {
+		in[i] = x.RandN([]int{1 << 12}, tenon.Float32)
+	}
+	sum := func(n int) func(x *tenon.Exec) *tenon.Tensor {
+		return func(x *tenon.Exec) *tenon.Tensor {
+			y := in[0]
+			for _, a := range in[1:n] {
+				y = x.Add(y, a)
+			}
+			return y
+		}
+	}
+	repeated := func(n int, f func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) func(x *tenon.Exec) *tenon.Tensor {
+		return func(x *tenon.Exec) *tenon.Tensor {
+			y := in[0]
+			for range n {
+				y = f(x, y)
+			}
+			return y
+		}
+	}
+	light := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Abs(x.AddS(a, 1)) }
+	for _, c := range []struct {
+		what    string
+		f       func(x *tenon.Exec) *tenon.Tensor
+		kernels int
+	}{
+		{"9 operands and a result", sum(9), 1}, {"10 operands and a result", sum(10), 2},
+		{"32 calls", repeated(16, light), 1}, {"34 calls", repeated(17, light), 2},
+		{"8 calls of many instructions", repeated(8, (*tenon.Exec).Sin), 1},
+		{"9 calls of many instructions", repeated(9, (*tenon.Exec).Sin), 2},
+	} {
+		r := compile.New()
+		must(t, r.Do(x, func(x *tenon.Exec) error { x.Keep(c.f(x)); return nil }))
+		if n := len(r.Explain(x).Segments[0].Kernels); n != c.kernels {
+			t.Errorf("%s: %d kernels, want %d", c.what, n, c.kernels)
+		}
+	}
+}
+
 // A chain is fused if it saves 64 bytes of reads and writes or more, whatever the number of its elements.
 func TestChainsThatSaveLittle(t *testing.T) {
 	x := open(t)
