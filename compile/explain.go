@@ -55,6 +55,8 @@ type Segment struct {
 	// WarmUps, Recordings, Replays and Plain count how often it ran in each way. Because is why it last ran without a graph.
 	WarmUps, Recordings, Replays, Plain int
 	Because                             string `json:",omitempty"`
+	// Runs are its first four runs and its last, in their order.
+	Runs []Run `json:",omitempty"`
 	// Planning is how long it took to find out which calls run in one kernel, Building how long runs waited until kernels were built, and
 	// Recording how long the recordings took besides. What others wait for on the device meanwhile counts as well.
 	Planning, Building, Recording time.Duration
@@ -263,7 +265,8 @@ func recordingsOf(rs []*recording) (all []*recording) {
 func (f *function) explain() Segment {
 	s := Segment{Function: f.id, Kind: string(f.kind), From: f.calls[0].at, To: f.last.at, Calls: len(f.calls),
 		WarmUps: f.warmUps, Recordings: f.recordings, Replays: f.replays, Plain: f.plains, Because: f.because,
-		Planning: f.last.plans.Took(), Building: f.building, Recording: f.recording, LaidOut: f.last.plans.LaidOut(len(f.calls))}
+		Runs: slices.Clone(f.timeline.kept[:f.timeline.n]), Planning: f.last.plans.Took(), Building: f.building,
+		Recording: f.recording, LaidOut: f.last.plans.LaidOut(len(f.calls))}
 	steps := f.last.plans.Steps(len(f.calls))
 	if steps == nil {
 		for i := range f.calls {
@@ -457,6 +460,7 @@ func (e *Explanation) String() string {
 	for i := range e.Segments {
 		e.Segments[i].print(&b, i, e.Bandwidth)
 	}
+	e.printTimeline(&b)
 	for _, f := range e.Forks {
 		differs := Reason{Text: f.Differs, Remedy: f.Remedy}
 		where := "at the first call"

@@ -114,6 +114,7 @@ type function struct {
 	again                                map[string]int
 	// building is how long runs waited for kernels, recording how long its recordings took without that and without planning.
 	building, recording time.Duration
+	timeline            timeline
 	// omitted are the values that its latest run did not save.
 	omitted []core.Omitted
 	// about is what snapshots show of its runs without a graph in the forest's pool.

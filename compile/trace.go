@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -23,6 +24,8 @@ type trace struct {
 	// dev is the device that the region was called on, and of the session's forest there.
 	dev *rt.Device
 	of  *forest
+	// began is when the current run began.
+	began time.Time
 	// session is the key of the session. callable says that Func made the region. kind is the kind of the current run, and back is the
 	// trace of its backward passes. Other sessions that pass through its runs have traces of their own in others, which mu guards.
 	session  any
@@ -132,6 +135,7 @@ func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	t.dev, t.outer = dev, outer
 	t.open, t.fresh, t.fixed, t.omitted = t.open[:0], t.fresh[:0], t.fixed[:0], nil
 	t.stats.Runs++
+	t.began = time.Now()
 	t.path.Begin(&t.root.Expected, t.stats.Runs, dev, outer != nil)
 	if fo := forestOf(x, dev, true); fo != t.of { // there was a Reset
 		t.of, t.shapes, t.told = fo, nil, nil
@@ -307,7 +311,7 @@ func (t *trace) After(f *core.Frame) {
 
 // RunSegment runs the deferred calls.
 func (t *trace) RunSegment(g *core.Segment) error {
-	whole := g.On(&t.path)
+	began, whole := time.Now(), g.On(&t.path)
 	if t.callable && t.kind == inference && t.path.Recorded() {
 		t.kind = forward
 	}
@@ -318,6 +322,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		if t.now != nil {
 			t.now.omitted = t.omitted
 			t.now.building += dev.WaitedForKernels() - waited
+			t.now.ran(began)
 		}
 	}()
 	if whole && !t.opt.NoFusion {

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"path/filepath"
+	"time"
 
 	"tenon.dev/compile"
 	"tenon.dev/fault"
@@ -82,9 +84,10 @@ func writeExplainPage(w io.Writer, title string, all []*compile.Explanation) err
 		return errors.New("there is nothing to show; give at least one explanation")
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
-		"floor": func(k compile.Kernel, bandwidth float64) string { return fmt.Sprintf("%.3g", k.Floor(bandwidth)) },
-		"what":  func(c compile.Cut) string { return c.What() },
-		"runs":  func(s compile.Segment) int { return s.WarmUps + s.Recordings + s.Replays + s.Plain },
+		"floor":    func(k compile.Kernel, bandwidth float64) string { return fmt.Sprintf("%.3g", k.Floor(bandwidth)) },
+		"timeline": timelineRows,
+		"what":     func(c compile.Cut) string { return c.What() },
+		"runs":     func(s compile.Segment) int { return s.WarmUps + s.Recordings + s.Replays + s.Plain },
 		"sum": func(ns ...int) (n int) {
 			for _, v := range ns {
 				n += v
@@ -109,4 +112,32 @@ func writeExplainPage(w io.Writer, title string, all []*compile.Explanation) err
 	}
 	return t.Execute(w, explainPage{Title: title, CSS: template.CSS(explainCSS), JS: template.JS(explainJS), All: all,
 		Policy: fmt.Sprintf("default-src 'none'; style-src %s; script-src %s; img-src data:", hash(explainCSS), hash(explainJS))})
+}
+
+// timelineRow is a run in the page's timeline, whose bars are the runs of segments, in thousandths of the row.
+type timelineRow struct {
+	Number int
+	Took   string
+	Bars   []timelineBar
+}
+
+type timelineBar struct {
+	Segment      int
+	Class, Title string
+	X, Width     float64
+}
+
+func timelineRows(e *compile.Explanation) (rows []timelineRow) {
+	class := map[string]string{"warm-up": "warm", "recorded": "rec", "replayed": "play", "without a graph": "plain"}
+	for _, r := range e.Timeline() {
+		end := max(r.End(), 1)
+		row := timelineRow{Number: r.Number, Took: fmt.Sprintf("%.3g ms", end.Seconds()*1e3)}
+		for _, s := range r.Runs {
+			at := func(d time.Duration) float64 { return math.Round(1e4*float64(d)/float64(end)) / 10 }
+			title := fmt.Sprintf("segment %d %s at %.3g ms for %.3g ms", s.Segment, s.Way, s.Start.Seconds()*1e3, s.Took.Seconds()*1e3)
+			row.Bars = append(row.Bars, timelineBar{s.Segment, class[s.Way], title, at(s.Start), max(at(s.Took), 2)})
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }

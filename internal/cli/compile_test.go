@@ -67,7 +67,8 @@ func TestCompileExplain(t *testing.T) {
 		t.Fatalf("exit status %d: %s", exit, errs)
 	}
 	for _, want := range []string{"group {", "compile_test.go:", "fork at the first call", "cut by Read", "at least", "skip: ",
-		"Opt.Static", "2 replayed"} {
+		"Opt.Static", "2 replayed", "timeline, in the host's time from the beginning of each run:\n  run 1: segment 0 warm-up at ",
+		"  run 4: segment 0 replayed at "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -96,6 +97,7 @@ func TestCompileExplainPage(t *testing.T) {
 		all[0].Segments[0].Graphs[0].Lanes = 2
 		s.Kernels[0].Text, s.Kernels[0].Lines[0] = evil, evil
 		s.Skips[0].Text = evil
+		s.Runs[0].Way = evil
 		all[1].Limits = []compile.Reason{{Text: evil, Times: 3, Remedy: evil}}
 		all[0].Forks[0].Remedy = evil
 	})
@@ -110,7 +112,8 @@ func TestCompileExplainPage(t *testing.T) {
 	if strings.Contains(string(text), "<img") || strings.Count(string(text), "<script") != 1 {
 		t.Error("a text of the program became a part of the page")
 	}
-	for _, want := range []string{"<h1>tenon.dev/internal/cli.explained.func1 on device 0", " kernels in 2 lanes; inputs: "} {
+	for _, want := range []string{"segment 0 warm-up at ", "segment 0 replayed at ",
+		"<h1>tenon.dev/internal/cli.explained.func1 on device 0", " kernels in 2 lanes; inputs: "} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in the page", want)
 		}
@@ -119,6 +122,7 @@ func TestCompileExplainPage(t *testing.T) {
 	var got struct {
 		Title               string
 		Bars, Kernels, Pre  int
+		Rows, Boxes         int
 		Forks, Cuts, Skips  int
 		Limits              int
 		Wide                bool
@@ -130,11 +134,12 @@ func TestCompileExplainPage(t *testing.T) {
 		document.getElementById('theme').click();
 		const dark = paper();
 		document.getElementById('theme').click();
-		return {title: document.title, bars: n('.timeline svg'), kernels: n('tr.fused'), pre: n('.fused pre'), forks: n('.forks tbody tr'), cuts: n('.cuts tbody tr'),
+		return {title: document.title, bars: n('.timeline:not(.runs) svg'), rows: n('.runs svg'), boxes: n('.runs rect'),
+			kernels: n('tr.fused'), pre: n('.fused pre'), forks: n('.forks tbody tr'), cuts: n('.cuts tbody tr'),
 			skips: n('.skip'), limits: n('.limit'), wide: document.documentElement.scrollWidth > innerWidth, paper: light, dark,
-			replay: document.querySelector('.timeline svg').getAttribute('aria-label')};
+			replay: document.querySelector('.timeline:not(.runs) svg').getAttribute('aria-label')};
 	})()`, &got)
-	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Kernels < 2 || got.Pre != got.Kernels ||
+	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Rows != 6 || got.Boxes < 6 || got.Kernels < 2 || got.Pre != got.Kernels ||
 		got.Forks != 1 || got.Cuts < 1 ||
 		got.Skips != 1 || got.Limits != 1 || got.Wide || got.Paper == got.Dark || !strings.Contains(got.Replay, "2 replayed") {
 		t.Errorf("the page shows %+v", got)
