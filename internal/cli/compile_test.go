@@ -139,7 +139,8 @@ func TestCompileExplainPage(t *testing.T) {
 			skips: n('.skip'), limits: n('.limit'), wide: document.documentElement.scrollWidth > innerWidth, paper: light, dark,
 			replay: document.querySelector('.timeline:not(.runs) svg').getAttribute('aria-label')};
 	})()`, &got)
-	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Rows != 6 || got.Boxes < 6 || got.Kernels < 2 || got.Pre != got.Kernels ||
+	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Rows != 6 || got.Boxes < 6 ||
+		got.Kernels < 2 || got.Pre != got.Kernels ||
 		got.Forks != 1 || got.Cuts < 1 ||
 		got.Skips != 1 || got.Limits != 1 || got.Wide || got.Paper == got.Dark || !strings.Contains(got.Replay, "2 replayed") {
 		t.Errorf("the page shows %+v", got)
