@@ -228,7 +228,7 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 
 // issueGroup is issue for a group, whose outputs keep the memory that they took over if it succeeds.
 func (d *deferral) issueGroup(f *frame) {
-	f.issue(false)
+	f.issue()
 	d.keepTaken()
 }
 

@@ -166,6 +166,10 @@ func (f *frame) stages() {
 	if into {
 		f.land(grads)
 	}
+	f.checkChanges(grads) // before the tap, which must see no call that is refused
+	if s.tap != nil && r.checkDeferred != nil && f.Deferrable() {
+		r.checkDeferred(f)
+	}
 	if grads && f.to(0) != nil && r.saves != 0 { // before the tap, which would see the copy as a separate call
 		f.keepBefore()
 	}
@@ -182,7 +186,7 @@ func (f *frame) stages() {
 		case r.flags&flagIdle != 0:
 			f.idle()
 		case r.flags&flagView == 0:
-			f.issue(grads)
+			f.issue()
 		}
 	}
 	if grads {
@@ -251,10 +255,9 @@ func (f *frame) adopt() {
 }
 
 // issue orders the operation's work on the stream and hands it to the driver: the stages order and run.
-func (f *frame) issue(grads bool) {
+func (f *frame) issue() {
 	st, r := f.x.m.stream, f.row
 	f.check(st.Device().Lost())
-	f.checkWrites(grads)
 	c := f.x.recording()
 	seq, mine, err := f.x.s.begin(r.id, st, c.rt())
 	f.check(err)
@@ -575,7 +578,6 @@ func (f *frame) place() {
 		sp := &f.specs[i]
 		switch d := f.to(i); {
 		case d != nil:
-			f.checkDst(d, sp.dt, sp.form.shape)
 			f.setOut(i, d)
 		case sp.kind == outView:
 			f.placeView(i, sp)
@@ -646,6 +648,16 @@ func (t *Tensor) alias() *Tensor {
 	v := &Tensor{st: t.st, dt: t.dt, offset: t.offset, form: t.form}
 	t.st.retain()
 	return v
+}
+
+// checkChanges refuses a call whose destinations cannot take the results, or that would corrupt data or a recorded gradient.
+func (f *frame) checkChanges(grads bool) {
+	for i := 0; i < f.outs; i++ {
+		if d := f.to(i); d != nil {
+			f.checkDst(d, f.specs[i].dt, f.specs[i].form.shape)
+		}
+	}
+	f.checkWrites(grads)
 }
 
 // checkDst refuses a destination that cannot take the result.

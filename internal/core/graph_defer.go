@@ -230,9 +230,6 @@ func (f *frame) Deferrable() bool {
 // deferred use an operand. A tap calls it in Before, with its path at the call, and returns its result.
 func (f *frame) Defer(p *Path) bool {
 	s := f.x.s
-	if f.row.checkDeferred != nil {
-		f.row.checkDeferred(f)
-	}
 	d := s.putOff
 	if d == nil {
 		if d = newDeferral(s); d == nil {
@@ -248,7 +245,6 @@ func (f *frame) Defer(p *Path) bool {
 	}
 	grads := f.WillRecord()
 	p.recorded = p.recorded || grads
-	f.checkWrites(grads)
 	d.put(f, e, f.specs, from)
 	m := thinMore{blame: f.blame, op: f.op}
 	if s.change != nil {
@@ -298,7 +294,6 @@ func (d *deferral) newNumber() uint64 {
 // placeLater makes output i of f without memory. dies says that nobody is expected to hold it when the calls run.
 func (d *deferral) placeLater(f *frame, i int, sp *spec, dies bool) {
 	if dst := f.to(i); dst != nil {
-		f.checkDst(dst, sp.dt, sp.form.shape)
 		f.setOut(i, dst)
 		return
 	}
@@ -712,7 +707,7 @@ func (d *deferral) run(c *deferred) {
 	case f.row.flags&flagIdle != 0:
 		f.idle()
 	default:
-		f.issue(false)
+		f.issue()
 	}
 	if f.op != nil {
 		f.tellRun()
