@@ -63,7 +63,9 @@ func (g *Segment) scan() {
 	for i, slot := range g.made {
 		if d.touched[slot].others.Load() != abandoned {
 			g.open = append(g.open, int32(i))
-			d.thin[g.makers[i]].e.stays = true
+			if e := d.thin[g.makers[i]].e; !e.stays {
+				e.stays, d.handles = true, nil // which would keep a handle that the program drops from being collected
+			}
 		}
 	}
 }
