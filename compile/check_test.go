@@ -36,6 +36,37 @@ func TestCheckPool(t *testing.T) {
 	y.Close()
 }
 
+// Outputs of a warm-up for which the pool had no room lie elsewhere, which is no error of the warm-ups after it.
+func TestCheckPoolWithoutRoom(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(4 << 20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	f := Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(a) }, Opt{CheckPool: true})
+	g := Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Cos(a) }, Opt{CheckPool: true})
+	in := x.Ones([]int{4}, tenon.Float32)
+	var ballast []*tenon.Tensor
+	for tenon.Try(func() { ballast = append(ballast, x.Empty([]int{1 << 20}, tenon.Uint8)) }) == nil {
+		continue
+	}
+	if err := MarkStep(x); err != nil { // so that both calls belong to one step
+		t.Fatal(err)
+	}
+	x.Scope(func(x *tenon.Exec) {
+		y := f.Call(x, in)
+		for _, t := range ballast {
+			t.Close()
+		}
+		if err := tenon.Try(func() { g.Call(x, y) }); err != nil {
+			t.Error(err)
+		}
+	})
+	if s := g.Stats(x); s.WarmUps != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Memory of the pool that belongs to no output is an error of the recording after which it is found, and of the warm-up.
 func TestCheckPoolAfterEachRun(t *testing.T) {
 	x, err := tenon.Open(tenon.Sim(0))

@@ -38,6 +38,8 @@ type forest struct {
 	// path lists the recordings that have run since the latest root, and warm the outputs of runs without a graph since then.
 	path []*recording
 	warm []output
+	// spilled says that some of warm may lie outside the pool, which had no room for them.
+	spilled bool
 	// warmers lists the functions that have run without a graph in the pool.
 	warmers []*function
 	// ran lists the functions of the path, including warm-ups.
@@ -213,6 +215,7 @@ func (fo *forest) Detach() (err error) {
 		f.about = nil // of the runs in the next pool
 	}
 	fo.roots, fo.path, fo.warm, fo.warmers, fo.ran, fo.pool, fo.state = nil, nil, nil, nil, nil, nil, idle
+	fo.spilled = false
 	return err
 }
 
@@ -358,7 +361,7 @@ func (fo *forest) forget() {
 	for _, r := range fo.path {
 		clear(r.stores)
 	}
-	fo.path, fo.warm, fo.ran, fo.state = fo.path[:0], nil, fo.ran[:0], idle
+	fo.path, fo.warm, fo.spilled, fo.ran, fo.state = fo.path[:0], nil, false, fo.ran[:0], idle
 	fo.begun++
 }
 
@@ -568,8 +571,8 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	fo.mu.Unlock()
 	err := g.Eager(fo.pool)
 	fo.dev.UsedLent(g.Stream().ID())
-	spilled := fault.KindOf(err) == fault.OutOfMemory
-	if spilled {
+	if fault.KindOf(err) == fault.OutOfMemory {
+		fo.spilled = true
 		err = g.Eager(nil) // the rest, outside the pool
 	}
 	fo.warmed(f, g)
@@ -577,7 +580,7 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	if err != nil {
 		return err
 	}
-	if f.t.opt.CheckPool && !spilled {
+	if f.t.opt.CheckPool && !fo.spilled {
 		return fo.checkPool(g.Ending)
 	}
 	return nil
