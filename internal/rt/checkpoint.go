@@ -80,6 +80,9 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 			"at %#x is live", addr)
 	}
 	r, err := d.mem.Restore(c.c)
+	if err != nil && len(r.Freed) == 0 && d.Closing() { // which has freed the pool
+		return nil, d.errClosed()
+	}
 	if g := d.guards.Load(); g != nil {
 		g.Forget(r.Freed)
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 )
@@ -95,6 +96,22 @@ func TestLeaksHaveGuards(t *testing.T) {
 	ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), 1, 1, 1003, s))
 	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "3 bytes changed, the first of which is byte 1 past the end") {
 		t.Errorf("closing: %v", err)
+	}
+}
+
+// A pool that is restored when its device has just been closed is gone with it.
+func TestRestorePoolAfterClose(t *testing.T) {
+	d, _ := openCounting(t)
+	p, err := d.NewMemPool(nil)
+	ok(t, err)
+	b, err := p.Alloc(1000, alloc.Stream(d.DefaultStream().handle))
+	ok(t, err)
+	c, err := d.CheckpointPool(p.ID())
+	ok(t, err)
+	ok(t, d.Free(b))
+	ok(t, d.Close())
+	if _, err := d.RestorePool(c, nil); fault.KindOf(err) != fault.Closed {
+		t.Errorf("restoring a pool of a closed device: %v", err)
 	}
 }
 
