@@ -50,3 +50,36 @@ func TestRefusedCalls(t *testing.T) {
 		})
 	}
 }
+
+// A call without work, such as Empty, may run at once in some runs and be deferred in others.
+func TestIdleCallsAtOnce(t *testing.T) {
+	x := open(t)
+	r, p, sum := compile.New(compile.Opt{CheckPool: true}), x.Ones([]int{4}, tenon.Float32), x.Zeros([]int{4}, tenon.Float32)
+	for i := range 12 {
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			a := x.MulS(p, 2)
+			var b *tenon.Tensor
+			f := func(x *tenon.Exec) error {
+				b = x.Empty([]int{4}, tenon.Float32)
+				return nil
+			}
+			switch i % 3 {
+			case 0:
+				must(t, compile.Disable(x, f))
+			case 1:
+				must(t, f(x))
+			case 2:
+				b = tenon.From(x, []float32{1, 2, 3, 4})
+			}
+			x.CopyInto(b, a)
+			x.AddInto(sum, sum, b)
+			return nil
+		}))
+	}
+	if got := read(t, x, sum); got != "[24 24 24 24]" {
+		t.Error(got)
+	}
+	if s := r.Stats(x); s.Replays < 4 {
+		t.Errorf("%+v", s)
+	}
+}

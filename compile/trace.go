@@ -175,7 +175,8 @@ func (t *trace) Before(f *core.Frame) bool {
 	if inside { // the calls within an operation follow from its own call
 		return false
 	}
-	if f.Views() { // the operands of later calls show what it did
+	deferrable := !t.of.disabled && f.Deferrable()
+	if f.Views() || !deferrable && !f.Works() { // the operands of later calls show what it did
 		return false
 	}
 	if t.path.At() == nil {
@@ -195,7 +196,7 @@ func (t *trace) Before(f *core.Frame) bool {
 		}
 		return false
 	}
-	if !t.of.disabled && f.Deferrable() && f.Defer(&t.path) {
+	if deferrable && f.Defer(&t.path) {
 		return true
 	}
 	if f.Works() {
