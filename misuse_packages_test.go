@@ -150,7 +150,7 @@ var types = []any{
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil),
 	(*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil), optim.Rule{},
-	(*sparse.COO)(nil), (*compile.Region)(nil), (*compile.Tree)(nil), (*compile.Explanation)(nil),
+	(*sparse.COO)(nil), (*compile.Region)(nil), (*compile.Tree)(nil), (*compile.Explanation)(nil), (*compile.TimelineRow)(nil),
 	(*compile.Kernel)(nil), (*compile.Cut)(nil), (*compile.Segment)(nil), compile.Reason{}, compile.Recomputed{}, compile.Stats{},
 	(*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
 	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{}, torchfile.Limits{},

@@ -578,6 +578,7 @@ func (f *frame) place() {
 		sp := &f.specs[i]
 		switch d := f.to(i); {
 		case d != nil:
+			f.checkOpen(d) // another goroutine may have closed it meanwhile
 			f.setOut(i, d)
 		case sp.kind == outView:
 			f.placeView(i, sp)
@@ -662,9 +663,7 @@ func (f *frame) checkChanges(grads bool) {
 
 // checkDst refuses a destination that cannot take the result.
 func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
-	if d.closed.Load() {
-		f.fail(fault.Closed, "the destination %s", d.whyClosed())
-	}
+	f.checkOpen(d)
 	if f.row.flags&flagForeign == 0 && d.st.locked() != nil {
 		f.check(d.st.settled())
 	}
@@ -680,6 +679,13 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if dt.Category() > d.dt.Category() {
 		f.fail(fault.Invalid, "result type %v can't be cast to the desired output type %v of the destination %s; give it one of type %v",
 			dt, d.dt, describe(d), dt)
+	}
+}
+
+// checkOpen refuses a closed destination.
+func (f *frame) checkOpen(d *Tensor) {
+	if d.closed.Load() {
+		f.fail(fault.Closed, "the destination %s", d.whyClosed())
 	}
 }
 
