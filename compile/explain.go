@@ -447,13 +447,13 @@ func (e *Explanation) String() string {
 	}
 	fmt.Fprintf(&b, "%s: ", e.Device)
 	if s.Runs > 0 {
-		fmt.Fprintf(&b, "%d runs, %d calls deferred, %d at once; ", s.Runs, s.Deferred, s.Eager)
+		fmt.Fprintf(&b, "%s, %s deferred, %d at once; ", counted(s.Runs, "run"), counted(s.Deferred, "call"), s.Eager)
 	}
 	fmt.Fprintf(&b, "segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n", s.WarmUps, s.Recordings, s.Replays, s.Plain)
 	if s.Runs > 0 {
 		fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; unused calls: %d; ", s.Kernels, s.Fused, s.Dropped)
 	}
-	fmt.Fprintf(&b, "pool: %d blocks, %d bytes\n", e.Live, e.Memory)
+	fmt.Fprintf(&b, "pool: %s, %d bytes\n", counted(e.Live, "block"), e.Memory)
 	for _, r := range e.Limits {
 		fmt.Fprintf(&b, "limit, %s: %s\n", times(r.Times), r)
 	}
@@ -496,9 +496,17 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
+// counted returns a number of things.
+func counted(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", one, "s")
+}
+
 func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
-	fmt.Fprintf(b, "segment %d, %s: %d calls from %s to %s; %d warm-up, %d recorded, %d replayed, %d without a graph\n", i, s.Kind,
-		s.Calls, s.From, s.To,
+	fmt.Fprintf(b, "segment %d, %s: %s from %s to %s; %d warm-up, %d recorded, %d replayed, %d without a graph\n", i, s.Kind,
+		counted(s.Calls, "call"), s.From, s.To,
 		s.WarmUps, s.Recordings, s.Replays, s.Plain)
 	if s.Because != "" {
 		fmt.Fprintf(b, "  without a graph: %s\n", indented(s.Because))
@@ -515,8 +523,8 @@ func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
 		if g.Lanes > 1 {
 			lanes = fmt.Sprintf(" in %d lanes", g.Lanes)
 		}
-		fmt.Fprintf(b, "  graph %d, %s: %d operations, %d kernels%s; inputs: %d static, %d managed, %d copied\n", g.ID, after, g.Nodes,
-			g.Kernels, lanes, g.Static, g.Managed, g.Copied)
+		fmt.Fprintf(b, "  graph %d, %s: %s, %s%s; inputs: %d static, %d managed, %d copied\n", g.ID, after,
+			counted(g.Nodes, "operation"), counted(g.Kernels, "kernel"), lanes, g.Static, g.Managed, g.Copied)
 	}
 	if s.LaidOut > 0 {
 		fmt.Fprintf(b, "  values moved to channels last: %d\n", s.LaidOut)

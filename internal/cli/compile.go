@@ -86,6 +86,7 @@ func writeExplainPage(w io.Writer, title string, all []*compile.Explanation) err
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"floor":    func(k compile.Kernel, bandwidth float64) string { return fmt.Sprintf("%.3g", k.Floor(bandwidth)) },
 		"timeline": timelineRows,
+		"counted":  counted,
 		"what":     func(c compile.Cut) string { return c.What() },
 		"runs":     func(s compile.Segment) int { return s.WarmUps + s.Recordings + s.Replays + s.Plain },
 		"sum": func(ns ...int) (n int) {

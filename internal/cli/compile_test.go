@@ -113,7 +113,7 @@ func TestCompileExplainPage(t *testing.T) {
 		t.Error("a text of the program became a part of the page")
 	}
 	for _, want := range []string{"segment 0 warm-up at ", "segment 0 replayed at ",
-		"<h1>tenon.dev/internal/cli.explained.func1 on device 0", " kernels in 2 lanes; inputs: "} {
+		"<h1>tenon.dev/internal/cli.explained.func1 on device 0", " kernel in 2 lanes; inputs: "} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in the page", want)
 		}

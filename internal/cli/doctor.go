@@ -86,7 +86,7 @@ func (r *report) drivers() (gpus int, err error) {
 	case gpus == 0:
 		r.item("libcuda", "CUDA %d.%d, but no GPU; programs run on the simulator", version/1000, version%1000/10)
 	default:
-		r.item("libcuda", "CUDA %d.%d, %s", version/1000, version%1000/10, count(gpus, "device"))
+		r.item("libcuda", "CUDA %d.%d, %s", version/1000, version%1000/10, counted(gpus, "device"))
 	}
 	sim := hostsim.New(hostsim.Options{})
 	if version, e := sim.Version(); e == nil {
@@ -102,13 +102,6 @@ func detail(err error) string {
 		return e.Detail
 	}
 	return err.Error()
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // devices lists every GPU, the simulated device and the processor, and returns their errors.
@@ -154,9 +147,9 @@ func (r *report) device(name string, sel rt.Selector, state map[[16]byte]nvml.De
 	t := d.Driver().Enter()
 	free, total, err := d.Driver().MemInfo(t)
 	t.Leave()
-	text := fmt.Sprintf("%s, capability %d.%d, %s", info.Name, info.Major, info.Minor, count(info.Multiprocessors, "multiprocessor"))
+	text := fmt.Sprintf("%s, capability %d.%d, %s", info.Name, info.Major, info.Minor, counted(info.Multiprocessors, "multiprocessor"))
 	if sel.Kind == rt.CPU {
-		text = info.Name + ", " + count(info.Multiprocessors, "thread")
+		text = info.Name + ", " + counted(info.Multiprocessors, "thread")
 	}
 	switch {
 	case err != nil || total == 0:
