@@ -233,3 +233,31 @@ func TestGraphsAwaitUsersOfGarbage(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Frozen records nothing again: a step whose graph does not fit, because a tensor that it reads has moved, runs without one.
+func TestFrozenMismatch(t *testing.T) {
+	x := open(t)
+	a, b := tenon.From(x, []float32{1, 2, 3, 4}), tenon.From(x, []float32{5, 6, 7, 8})
+	r, w, out := compile.New(), a, x.Zeros([]int{4}, tenon.Float32)
+	run := func(*tenon.Exec) error {
+		return r.Do(x, func(x *tenon.Exec) error {
+			x.AddInto(out, x.MulS(w, 2), w)
+			return nil
+		})
+	}
+	for range 3 {
+		must(t, run(x))
+	}
+	for i, w2 := range []*tenon.Tensor{b, a} {
+		before := r.Stats(x)
+		w = w2
+		must(t, compile.Frozen(x, run))
+		if v, want := read(t, x, out), []string{"[15 18 21 24]", "[3 6 9 12]"}[i]; v != want {
+			t.Errorf("the step gave %s, want %s", v, want)
+		}
+		s := r.Stats(x)
+		if s.Recordings != before.Recordings || s.Plain-before.Plain != 1-i || s.Replays-before.Replays != i {
+			t.Errorf("the stats went from %+v to %+v", before, s)
+		}
+	}
+}
