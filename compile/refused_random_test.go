@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	refusals     = flag.Int("refusals", 80, "how many programs TestRandomRefusals runs")
+	refusals     = flag.Int("refusals", 50, "how many programs TestRandomRefusals runs")
 	refusalsFrom = flag.Uint64("refusalsfrom", 0, "the first of them")
 )
 
