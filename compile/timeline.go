@@ -18,7 +18,7 @@ type Run struct {
 	// Way is "warm-up", "recorded", "replayed" or "without a graph".
 	Way string
 	// Start is the time from the beginning of the region's run to the beginning of the segment's, and Took how long the host was busy with
-	// the segment, to the nanosecond. Work on the device may begin later and take longer.
+	// the segment. Work on the device may begin later and take longer.
 	Start, Took time.Duration
 }
 

@@ -14,7 +14,7 @@ import (
 // has its own greatest score; at the end the parts are added up in their order.
 
 const (
-	// fewQueries and fewRows bound the queries of a head, and those that share keys, that are few. With less than manyHeads heads, tiles
+	// Fewer than fewQueries queries of a head are few if at most fewRows share keys, or if there are fewer than manyHeads heads: then tiles
 	// would leave most of a GPU idle.
 	fewQueries, fewRows, manyHeads = 16, 8, 132
 	// fewKeysPart is the minimum number of keys of a part, and fewParts the maximum number of parts of a head.
@@ -47,16 +47,20 @@ func (a *attention) fewSpec() (s attentionSpec, parts, part int) {
 	if m := &a.mask; m.Ptr != 0 {
 		s.Padding = m.Stride[1] == 0 && (m.Stride[2] == 0 || a.queries == 1)
 	}
-	blocks := a.batch * a.heads / a.shared * ceilDiv(a.shared*a.queries, int(s.Rows))
 	step, together := s.fewStep(), 2 // the blocks that have room on a multiprocessor
 	if s.Rows > 2 {
 		together = 1
 	}
-	parts = max(1, min(ceilDiv(a.keys, max(step, fewKeysPart)), together*manyHeads/blocks, fewParts))
+	parts = max(1, min(ceilDiv(a.keys, max(step, fewKeysPart)), together*manyHeads/a.fewBlocks(&s), fewParts))
 	part = ceilDiv(ceilDiv(a.keys, parts), step) * step
 	parts = ceilDiv(a.keys, part)
 	s.Divided = parts > 1
 	return s, parts, part
+}
+
+// fewBlocks is the number of blocks for each part of the keys.
+func (a *attention) fewBlocks(s *attentionSpec) int {
+	return a.batch * a.heads / a.shared * ceilDiv(a.shared*a.queries, int(s.Rows))
 }
 
 // fewStep is the number of keys that a block loads together.
@@ -64,32 +68,28 @@ func (s *attentionSpec) fewStep() int { return fewThreads / (int(s.Width) / fewW
 
 // issueFew launches attention of few queries.
 func (a *attention) issueFew(is Issuer) error {
-	s, parts, part := a.fewSpec()
+	s, all, part := a.fewSpec()
 	rows := a.batch * a.heads * a.queries
-	if parts > 1 {
+	if all > 1 {
 		var err error
-		if a.delta, err = is.Workspace(4 * rows * parts * (a.width + 2)); err != nil {
+		if a.delta, err = is.Workspace(4 * rows * all * (a.width + 2)); err != nil {
 			return err
 		}
-		a.sums = a.delta + uint64(4*rows*parts*a.width)
+		a.sums = a.delta + uint64(4*rows*all*a.width)
 	}
-	launch := func(stage attentionStage, spec attentionSpec, blocks, threads int) error {
+	launch := func(stage attentionStage, spec attentionSpec, blocks, parts, threads int) error {
 		l := is.NewLaunch()
 		var args attentionArgs
 		a.fill(&l.Spec, stage, spec, &args)
-		args.rows.host, args.parts.host, args.part.host = rows, parts, part
+		args.rows.host, args.parts.host, args.part.host = rows, all, part
 		args.layout(packing(l))
 		l.Grid, l.Block = [3]uint32{uint32(blocks), uint32(parts), 1}, [3]uint32{uint32(threads), 1, 1}
-		if stage == attentionJoin {
-			l.Grid[1] = 1
-		}
 		return is.Issue(l)
 	}
-	blocks := a.batch * a.heads / a.shared * ceilDiv(a.shared*a.queries, int(s.Rows))
-	if err := launch(attentionFew, s, blocks, fewThreads); err != nil || parts == 1 {
+	if err := launch(attentionFew, s, a.fewBlocks(&s), all, fewThreads); err != nil || all == 1 {
 		return err
 	}
-	return launch(attentionJoin, attentionSpec{Width: s.Width}, ceilDiv(rows*a.width, joinThreads), joinThreads)
+	return launch(attentionJoin, attentionSpec{Width: s.Width}, ceilDiv(rows*a.width, joinThreads), 1, joinThreads)
 }
 
 // partSums are the sums over some keys for a query: the greatest score, in base 2, and relative to it the sum of weights and elements of
