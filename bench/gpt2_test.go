@@ -174,8 +174,13 @@ func TestLlama(t *testing.T) {
 }
 
 // TestDecode measures one token of the same model in bf16 with caches of 1,024 positions; the program reads no token.
-func TestDecode(t *testing.T) {
-	x := onGPU(t)
+func TestDecode(t *testing.T) { runDecode(t, onGPU(t), "") }
+
+// TestGoDecode measures the Go part of it, on a driver that does nothing.
+func TestGoDecode(t *testing.T) { runDecode(t, onNull(t), ".go") }
+
+// runDecode measures a token of GPT-2, eager and compiled; part is the end of the figures' names.
+func runDecode(t *testing.T, x *tenon.Exec, part string) {
 	const tokens, samples = 50, 12
 	x.Scope(func(x *tenon.Exec) {
 		m := gpt2.New(x, gpt2.Base())
@@ -202,7 +207,7 @@ func TestDecode(t *testing.T) {
 				us[i] = time.Since(began).Seconds() * 1e6 / tokens
 			}
 			check()
-			recordFigure("decode."+name, "µs", us[2:])
+			recordFigure("decode."+name+part, "µs", us[2:])
 		}
 		measure("eager", func(d *gpt2.Decoder) (step, check func()) {
 			step = func() {

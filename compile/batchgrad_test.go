@@ -153,8 +153,8 @@ func TestBatchNormGradients(t *testing.T) {
 		must(t, x.Generator().SetSeed(5))
 		for _, s := range shapes {
 			for _, dt := range []tenon.DType{tenon.BFloat16, tenon.Float16, tenon.Float32, tenon.Float64} {
-				if dt == tenon.Float64 && (n > 0 || s.shape[0] > 4) {
-					continue
+				if dt == tenon.Float64 && (n > 0 || s.shape[0] > 4) || dt == tenon.Float16 && n > 0 {
+					continue // the first device's runs show the types, the others' the kernels' choices
 				}
 				c := newGradCase(x, dt, s.shape, s.last)
 				for name, run := range gradPrograms {

@@ -597,7 +597,7 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 			}
 		}
 	}
-	sums, sizes, depths := make([]float64, len(got)), make([]float64, len(got)), make([]int, len(got))
+	terms := termSums{make([]float64, len(got)), make([]float64, len(got)), make([]int, len(got))}
 	perIn, perOut := v.In/v.Groups, v.Out/v.Groups
 	// plane adds the products of one image of the result, one of the input, and their taps.
 	plane := func(b, o, i int) {
@@ -610,25 +610,7 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 				}
 				y, x, w := ((b*v.Out+o)*v.OH+oy)*v.OW, (image*v.H+iy)*v.W, ((o*perIn+i)*v.KH+ky)*v.KW
 				for kx := range v.KW {
-					for ox := range v.OW {
-						ix := ox*v.StrideW - v.PadW + kx*v.DilationW
-						if ix < 0 || ix >= v.W {
-							continue
-						}
-						var at int
-						var term float64
-						switch product {
-						case 0:
-							at, term = y+ox, known[1][x+ix]*known[2][w+kx]
-						case 1:
-							at, term = x+ix, known[0][y+ox]*known[2][w+kx]
-						case 2:
-							at, term = w+kx, known[0][y+ox]*known[1][x+ix]
-						}
-						sums[at] += term
-						sizes[at] += math.Abs(term)
-						depths[at]++
-					}
+					c.row(product, known, [3]int{y, x, w + kx}, kx*v.DilationW-v.PadW, terms)
 				}
 			}
 		}
@@ -649,8 +631,8 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 		}
 	})
 	r := roundingOf(c.exact, c.t, c.t, v.TF32)
-	for i, want := range sums {
-		size, slack := sizes[i], 0.0
+	for i, want := range terms.sum {
+		size, slack := terms.size[i], 0.0
 		if bias != nil {
 			b := bias[i/(v.OH*v.OW)%v.Out]
 			if v.Groups < v.In || v.Groups == 1 { // the sum is rounded first, as in PyTorch
@@ -665,11 +647,57 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 		if c.holes && math.IsNaN(want) && math.IsNaN(got[at]) {
 			continue
 		}
-		if r.wrong(got[at], want, size, slack, depths[i]) {
+		if r.wrong(got[at], want, size, slack, terms.count[i]) {
 			return fmt.Sprintf("[%d] is %v, want %v", at, got[at], want)
 		}
 	}
 	return ""
+}
+
+// termSums are sums, those of the terms' magnitudes, and the numbers of terms.
+type termSums struct {
+	sum, size []float64
+	count     []int
+}
+
+// row adds the products of a row of the result, one of the input and a tap, which begin at the given places; the row of the input is
+// shifted by off.
+func (c convCase) row(product int, known [3][]float64, begin [3]int, off int, to termSums) {
+	s, from, end := c.conv.StrideW, 0, 0
+	if off < 0 {
+		from = (s - 1 - off) / s
+	}
+	if last := c.conv.W - 1 - off; last >= 0 {
+		end = min(c.conv.OW, last/s+1)
+	}
+	y, x, w := begin[0], begin[1]+off, begin[2]
+	switch product {
+	case 0:
+		in, tap := known[1], known[2][w]
+		for ox := from; ox < end; ox++ {
+			term := in[x+ox*s] * tap
+			to.sum[y+ox] += term
+			to.size[y+ox] += math.Abs(term)
+			to.count[y+ox]++
+		}
+	case 1:
+		out, tap := known[0], known[2][w]
+		for ox := from; ox < end; ox++ {
+			at, term := x+ox*s, out[y+ox]*tap
+			to.sum[at] += term
+			to.size[at] += math.Abs(term)
+			to.count[at]++
+		}
+	case 2:
+		in, out, sum, size := known[1], known[0], to.sum[w], to.size[w]
+		for ox := from; ox < end; ox++ {
+			term := out[y+ox] * in[x+ox*s]
+			sum += term
+			size += math.Abs(term)
+		}
+		to.sum[w], to.size[w] = sum, size
+		to.count[w] += max(0, end-from)
+	}
 }
 
 // TestProducts compares matrix products and convolutions on two devices with sums in float64. They are planned for devices so small that

@@ -212,6 +212,8 @@ var catalogue = []Section{
 		{"zoo.unet.compiled.peak", "GiB", "peak of the tensors' memory, compiled", "", nil},
 		{"decode.eager", "µs", "GPT-2 124M in bf16, a token after the other with caches of 1,024 positions, eager", "", nil},
 		{"decode.compiled", "µs", "the same compiled", "", ofTorchMost(1)},
+		{"decode.eager.go", "µs", "the Go part of a token, on the null driver, eager", "", nil},
+		{"decode.compiled.go", "µs", "the same compiled", "", nil},
 	}},
 	{"Graphs", []Entry{
 		{"graph.launch", "µs", "bare graph launch through the driver contract", "", nil},

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"sort"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -25,6 +27,8 @@ type host struct {
 	// check is not nil if the environment asks for a memory checker; order is the stream of all launches.
 	check *memory.Checker
 	order *memory.Stream
+	// viewed is what view found last: tests read tensors element by element.
+	viewed region
 }
 
 type region struct {
@@ -54,12 +58,20 @@ func (h *host) written(ptr uint64, n int) {
 }
 
 func (h *host) Resolve(addr uint64) ([]byte, uint64, bool) {
-	for i := range h.memory {
-		if m := &h.memory[i]; addr-m.base < uint64(len(m.bytes)) {
-			return m.bytes, m.base, true
-		}
+	i := sort.Search(len(h.memory), func(i int) bool { return h.memory[i].base > addr }) - 1
+	if i < 0 || addr-h.memory[i].base >= uint64(len(h.memory[i].bytes)) {
+		return nil, 0, false
 	}
-	return nil, 0, false
+	return h.memory[i].bytes, h.memory[i].base, true
+}
+
+// place puts bytes at an address, in the order of addresses.
+func (h *host) place(base uint64, b []byte) {
+	i := len(h.memory)
+	for i > 0 && h.memory[i-1].base > base {
+		i--
+	}
+	h.memory = slices.Insert(h.memory, i, region{base, b})
 }
 
 func (h *host) alloc(n int) uint64 {
@@ -68,7 +80,7 @@ func (h *host) alloc(n int) uint64 {
 	for i := range b {
 		b[i] = 0xa5
 	}
-	h.memory = append(h.memory, region{base, b[:n]})
+	h.place(base, b[:n])
 	h.next += uint64(n+8191) &^ 4095
 	if h.check != nil {
 		h.check.Alloc(base, uint64(n))
@@ -123,11 +135,14 @@ func (h *host) Memset(ptr uint64, b byte, n int) error {
 
 // view returns the memory from ptr on for reading. Callers that write must report it by written.
 func (h *host) view(ptr uint64) []byte {
-	mem, base, ok := h.Resolve(ptr)
-	if !ok {
-		h.t.Fatalf("nothing lies at %#x", ptr)
+	if m := &h.viewed; ptr-m.base >= uint64(len(m.bytes)) {
+		mem, base, ok := h.Resolve(ptr)
+		if !ok {
+			h.t.Fatalf("nothing lies at %#x", ptr)
+		}
+		*m = region{base, mem}
 	}
-	return mem[ptr-base:]
+	return h.viewed.bytes[ptr-h.viewed.base:]
 }
 
 func putReal(b []byte, t dtype.DType, v float64) {
@@ -240,7 +255,7 @@ func imagPart(v complex128) float64 { return imag(v) }
 // readComplex returns the elements of o in row-major order.
 func (h *host) readComplex(o Operand) []complex128 {
 	size := o.DType.Size()
-	var out []complex128
+	out := make([]complex128, 0, o.Numel())
 	walkIndex(o.Shape, func(n int, ix []int) {
 		b := h.view(o.Ptr + uint64(offsetOf(&o, ix)*size))
 		if o.DType.IsComplex() {
@@ -253,9 +268,10 @@ func (h *host) readComplex(o Operand) []complex128 {
 }
 
 func (h *host) read(o Operand) []float64 {
-	var out []float64
-	for _, v := range h.readComplex(o) {
-		out = append(out, real(v))
+	values := h.readComplex(o)
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = real(v)
 	}
 	return out
 }

@@ -105,7 +105,7 @@ func TestFarComplexElements(t *testing.T) {
 	in := Operand{Ptr: 1 << 40, DType: dtype.Complex64, Shape: []int{2, 3}, Stride: []int{far, 2}}
 	for i := range 2 {
 		at := in.Ptr + uint64(i*far*8)
-		h.memory = append(h.memory, region{at, make([]byte, 64)})
+		h.place(at, make([]byte, 64))
 		if h.check != nil {
 			h.check.Alloc(at, 64)
 		}
