@@ -198,7 +198,7 @@ func runChains(x *tenon.Exec, seed uint64, r *compile.Region) (out string, held 
 
 // Chains of element-wise calls leave the same bits in a region, fused or not, and hold the same memory.
 func TestRandomChains(t *testing.T) {
-	x := open(t).NoGrad()
+	x := openAlone(t).NoGrad()
 	total := compile.Stats{}
 	for seed := range uint64(programs / 6) {
 		live := core.LiveStorages()

@@ -128,7 +128,7 @@ func TestCompare(t *testing.T) {
 
 // In random programs no kernel makes other bits than its calls, and the comparison leaves the results as they are.
 func TestCompareRandomPrograms(t *testing.T) {
-	x := open(t)
+	x := openAlone(t)
 	for seed := range uint64(programs / 4) {
 		if seed == programs/8 {
 			(*core.Exec)(x).Device().SetBuildsAhead(true) // as on a GPU

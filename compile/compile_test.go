@@ -12,9 +12,21 @@ import (
 	"tenon.dev/compile"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
 )
 
 func open(t *testing.T) *tenon.Exec { return openOn(t, machine()) }
+
+// openAlone opens a device that ends with the test. The simulator's kernels are memory that each collection of garbage reads, and the common
+// device keeps them until the process ends: tests that build hundreds would slow down all tests after them.
+func openAlone(t *testing.T) *tenon.Exec {
+	if onGPU() {
+		return open(t)
+	}
+	x := openWrapped(t, func(d driver.Device) driver.Device { return d })
+	t.Cleanup(func() { must(t, x.Close()) })
+	return x
+}
 
 func openOn(t *testing.T, s tenon.Selector) *tenon.Exec {
 	x, closed := openUntil(t, s)

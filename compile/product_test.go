@@ -83,7 +83,7 @@ func TestProductsAndWhatReadsThem(t *testing.T) {
 func eachWay(t *testing.T, kernels int, prepare func(x *tenon.Exec) func(x *tenon.Exec, v float64) []*tenon.Tensor) {
 	t.Helper()
 	run := func(opt *compile.Opt) (out string) {
-		x := open(t)
+		x := openAlone(t)
 		must(t, x.Generator().SetSeed(3))
 		f := prepare(x)
 		var r *compile.Region

@@ -210,7 +210,7 @@ func runProgram(x *tenon.Exec, seed uint64, r *compile.Region) (out string, err 
 
 // Random programs leave the same bits with and without a region, and leak no memory.
 func TestRandomPrograms(t *testing.T) {
-	x := open(t)
+	x := openAlone(t)
 	total := compile.Stats{}
 	for seed := range uint64(programs) {
 		live := core.LiveStorages()

@@ -233,7 +233,7 @@ func runCallable(x *tenon.Exec, seed uint64, wrap func(c *callable)) (out string
 
 // Random functions give the same bits as callables, whatever the backward pass computes again, and leak no memory.
 func TestRandomCallables(t *testing.T) {
-	x := open(t)
+	x := openAlone(t)
 	again, replays := 0, 0
 	for seed := range uint64(*callables) {
 		live := core.LiveStorages()

@@ -205,7 +205,7 @@ func randomReduction(x *tenon.Exec, rng *rand.Rand) reductionCase {
 
 // A reduction runs with the element-wise calls that make its input as one kernel, and adds up in the order of eager execution.
 func TestReductionsRunWithTheirInputs(t *testing.T) {
-	every := open(t).NoGrad()
+	every := openAlone(t).NoGrad()
 	must(t, every.Generator().SetSeed(1))
 	few, closed := openFew(t)
 	defer closed()
