@@ -1096,9 +1096,9 @@ func (x *Exec) BMMInto(dst *Tensor, a *Tensor, b *Tensor) {
 	core.Into(cx, "BMMInto", (*core.Tensor)(dst), func(cx *core.Exec) *core.Tensor { return cx.BMM((*core.Tensor)(a), (*core.Tensor)(b)) })
 }
 
-// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. An error names the operation
-// and, if known, the line of its forward call; the leaves then have the gradients that they had, except those with post-accumulate hooks
-// that have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
+// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. An error names the operation,
+// and of a [Function] the line of its call; the leaves then have the gradients that they had, except those with post-accumulate hooks that
+// have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
 func (x *Exec) Backward(t *Tensor, opt ...BackwardOpt) error {
 	only, err := core.Only("Backward", opt)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 
 func open(t *testing.T) *tenon.Exec { return openOn(t, machine()) }
 
-// openAlone opens a device that ends with the test. The simulator's kernels are memory that each collection of garbage reads, and the common
-// device keeps them until the process ends: tests that build hundreds would slow down all tests after them.
+// openAlone opens a device that ends with the test. The simulator's kernels are memory that each collection of garbage reads, and the
+// common device keeps them until the process ends: tests that build hundreds would slow down all tests after them.
 func openAlone(t *testing.T) *tenon.Exec {
 	if onGPU() {
 		return open(t)

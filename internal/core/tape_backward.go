@@ -32,9 +32,9 @@ type GradOpt struct {
 	AllowUnused bool
 }
 
-// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. An error names the operation
-// and, if known, the line of its forward call; the leaves then have the gradients that they had, except those with post-accumulate hooks
-// that have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
+// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. An error names the operation,
+// and of a [Function] the line of its call; the leaves then have the gradients that they had, except those with post-accumulate hooks that
+// have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
 func (x *Exec) Backward(t *Tensor, opt BackwardOpt) error {
 	return x.spoil(Try(func() {
 		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph,
