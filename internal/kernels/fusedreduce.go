@@ -170,10 +170,12 @@ func (f *FusedReduce) Name() string { return "red_" + f.fused.Name }
 func (f *FusedReduce) Outs() int { return f.fused.Outs }
 
 // Apart reports whether no thread reads elements at which another one writes an array of the given shape. That array may then be the same
-// as an input. A kernel that writes results alone has threads that read the last elements again.
+// as an input. A kernel that writes results alone has threads that read the last elements again, and so has one that reduces one element to
+// each.
 func (f *FusedReduce) Apart(shape []int) bool {
 	call, p := f.rounds[0].Calls[0], f.fused.fused
-	return p.stores() > 0 && !p.again() && (&Operand{Shape: shape}).Numel() == call.Operands[call.Outs()].Numel()
+	all := call.Operands[call.Outs()].Numel()
+	return p.stores() > 0 && !p.again() && (&Operand{Shape: shape}).Numel() == all && call.Operands[0].Numel() < all
 }
 
 // Run launches the kernel. The outputs are those that Outs counts, round by round, the inputs those that FuseReduce had, and the scalars

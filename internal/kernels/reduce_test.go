@@ -443,6 +443,14 @@ func TestStoresInPlaceReadOnce(t *testing.T) {
 	if held == 0 {
 		t.Error("no kernel holds rows in registers")
 	}
+	p := newPlanner()
+	x := at(4096, f, 1, 40) // all inputs are the same for all reduced elements, and threads without a result load the last ones again
+	call := newReduceCall(Sum, f, nil, []Operand{at(1<<30, f, 40)}, []Operand{x}, []bool{true, false})
+	r := FuseReduce([]ReduceRound{{Before: PointWork{Op: before, From: []int{0}}, Calls: []*ReduceCall{call}, Results: []uint{1}}},
+		PointWork{}, []Operand{x, x}, &p.limits)
+	if r == nil || r.Apart(x.Shape) {
+		t.Error("not one kernel, or one that reduces single elements writes over its input")
+	}
 }
 
 // The bits of a reduction that says so do not depend on the order of the elements: they are those of any permutation, in any layout.
