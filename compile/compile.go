@@ -214,7 +214,12 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		if left == nil {
 			left = errors.Join(core.Force(c), core.Try(func() { core.Inside(c, "Do", t.endRun) }))
 		}
-		err = errors.Join(err, left)
+		switch {
+		case err == nil:
+			err = left
+		case left != nil: // otherwise f's error as it is, as without a region
+			err = errors.Join(err, left)
+		}
 	}()
 	return x.Do(f)
 }
