@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"tenon.dev/cuda"
 	"tenon.dev/fault"
@@ -20,13 +21,17 @@ const (
 // a replay allocates nothing. ending reports whether only the segment uses an output; the segment has freed those.
 func (fo *forest) checkPool(ending func(core.Store) bool) error {
 	var want []uint64
-	for _, s := range fo.stores() {
-		if !ending(s) && !slices.Contains(want, s.Addr()) {
-			want = append(want, s.Addr())
+	for range 3 { // another session's backward pass may be freeing an output
+		want = want[:0]
+		for _, s := range fo.stores() {
+			if !ending(s) && !slices.Contains(want, s.Addr()) {
+				want = append(want, s.Addr())
+			}
 		}
-	}
-	if ok, err := fo.dev.Memory().PoolLive(fo.pool.ID(), want); ok || err != nil {
-		return err
+		if ok, err := fo.dev.Memory().PoolLive(fo.pool.ID(), want); ok || err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
 	}
 	snap, err := (*cuda.Device)(fo.dev).Snapshot()
 	if err != nil {
