@@ -50,7 +50,7 @@ type forest struct {
 	// begun counts the paths that have begun, and gone lists the forgotten functions of which the forest still has something.
 	begun int
 	gone  []*function
-	// pending lists the runs of functions since the last backward pass, which may still come to them while their tapes exist.
+	// pending lists the runs of functions through which no backward pass has gone. One may still come while their tapes exist.
 	pending []*core.Span
 	// rerecorded counts how often a function was recorded again after a recording because an address changed.
 	rerecorded map[place]int
@@ -159,7 +159,7 @@ type recording struct {
 	stores  []core.Store
 	// used is the number of the latest path that it was part of.
 	used int
-	// dead lists the outputs of the path that were closed before the recording, and ending those that were closed during it.
+	// dead lists the outputs of the path that were closed before the recording's end, and ending those that its calls closed.
 	dead, ending []Index
 	checkpoint   *rt.PoolCheckpoint
 	about        *snapshot.TreeNode
@@ -636,10 +636,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	}
 	for d, p := range fo.path {
 		for i, s := range p.stores {
-			switch {
-			case !s.Alive() || s.Moved():
-				r.dead = append(r.dead, Index{d, i})
-			case g.Ending(s):
+			if s.Alive() && !s.Moved() && g.Ending(s) {
 				r.ending = append(r.ending, Index{d, i})
 			}
 		}
@@ -684,6 +681,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		fo.warmed(f, g)
 		return errors.Join(err, rec.Close())
 	}
+	r.noteDead(fo.path)
 	r.about = fo.aboutOf(r, g, before)
 	fo.mu.Lock()
 	if p := r.parent; p != nil {

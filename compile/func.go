@@ -145,21 +145,24 @@ func (t *trace) beginCall(dev *rt.Device, args []*core.Tensor) {
 	}
 	skipped := new(bool)
 	t.skipped = skipped
-	t.span = &core.Span{Lists: !t.opt.NoRecompute, Begin: func(x *core.Exec, incoming []uint64) func() error {
-		return t.backward(x, dev, *skipped, incoming)
-	}}
+	span := &core.Span{Lists: !t.opt.NoRecompute}
+	span.Begin = func(x *core.Exec, incoming []uint64) func() error {
+		return t.backward(x, dev, span, *skipped, incoming)
+	}
+	t.span = span
 }
 
 // backward begins the backward pass through one run of the function on dev, with gradients of the storages incoming. It runs without a
 // graph if the run did.
-func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool, incoming []uint64) (end func() error) {
+func (t *trace) backward(x *core.Exec, dev *rt.Device, run *core.Span, skipped bool, incoming []uint64) (end func() error) {
+	old := core.SetTap(x, nil)
+	outer, within := old.(*trace)
 	done := func() {
-		if fo := forestOf(x, dev, false); fo != nil {
-			fo.pending = nil
+		if fo := forestOf(x, dev, false); fo != nil && !(within && outer.span == run) { // a run may take a gradient of its own
+			fo.pending = slices.DeleteFunc(fo.pending, func(sp *core.Span) bool { return sp == run })
 		}
 	}
-	old := core.SetTap(x, nil)
-	if _, within := old.(*trace); within {
+	if within {
 		core.SetTap(x, old)
 		return func() error { done(); return nil }
 	}
@@ -187,7 +190,8 @@ func (t *trace) backOf(x *core.Exec) *trace {
 	if b != nil {
 		return b
 	}
-	b = &trace{opt: t.opt, root: newNode(), kind: backward, callable: true, ahead: t, counted: t.counted, compares: t.compares}
+	b = &trace{opt: t.opt, session: key, root: newNode(), kind: backward, callable: true, ahead: t, counted: t.counted,
+		compares: t.compares}
 	if key == t.session {
 		t.back = b
 		return b

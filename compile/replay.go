@@ -1,11 +1,27 @@
 package compile
 
-import "tenon.dev/internal/core"
+import (
+	"slices"
+
+	"tenon.dev/internal/core"
+)
 
 const (
 	managedMoved = "cudagraph managed tensor data pointer changed"
 	staticMoved  = "static input data pointer changed"
 )
+
+// noteDead notes which outputs of the path before r nobody had when r was made, apart from those that its own calls closed. It looks after
+// the recording, which may use the memory of what another session's backward pass, or a collection of garbage, freed meanwhile.
+func (r *recording) noteDead(path []*recording) {
+	for d, p := range path {
+		for i, s := range p.stores {
+			if at := (Index{d, i}); (!s.Alive() || s.Moved()) && !slices.Contains(r.ending, at) {
+				r.dead = append(r.dead, at)
+			}
+		}
+	}
+}
 
 // mismatch returns why r cannot run now, or "", and whether an address is the cause.
 func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address bool) {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"weak"
 
 	"tenon.dev/fault"
@@ -45,10 +46,11 @@ func (s Store) Result() bool {
 	return st != nil && st.marks.Load()&ofResult != 0
 }
 
-// Alive reports whether a tensor, or a tensor saved for a derivative, has the memory.
+// Alive reports whether a tensor, or a tensor saved for a derivative, has the memory. A backward pass of another session may free it at any
+// time.
 func (s Store) Alive() bool {
 	st := s.p.Value()
-	return st != nil && st.ptr != 0
+	return st != nil && atomic.LoadUint64(&st.ptr) != 0
 }
 
 // Held reports whether somebody may have the memory. Any goroutine may ask. Of memory that its storage owns, which the allocator knows to
@@ -95,7 +97,7 @@ func (g *Segment) Borrowed(s Store) bool {
 // Moved reports whether the storage has other memory now than when it was named.
 func (s Store) Moved() bool {
 	st := s.p.Value()
-	return st != nil && st.ptr != s.addr
+	return st != nil && atomic.LoadUint64(&st.ptr) != s.addr
 }
 
 // overwritten has the messages for storages whose memory was given to another, by number.

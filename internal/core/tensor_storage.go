@@ -172,12 +172,12 @@ func (s *storage) free() error {
 	if b == nil {
 		if s.locked() == nil && s.ptr != 0 {
 			s.dev.ReturnedLent(s.ptr)
-			s.ptr = 0
+			atomic.StoreUint64(&s.ptr, 0) // another session's trees may look; see [Store.Alive]
 			s.marks.Or(returned)
 		}
 		return s.locked().free()
 	}
-	s.ptr = 0
+	atomic.StoreUint64(&s.ptr, 0)
 	live.Add(-1)
 	return s.dev.Free(b)
 }
