@@ -89,7 +89,7 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 				show := func(y *tenon.Tensor) string {
 					v, err := x.Bytes(y)
 					must(t, err)
-					return fmt.Sprintf("%v %s", y.Stride(), hexOf(v))
+					return fmt.Sprintf("%v %s", y.Stride(), digest(v))
 				}
 				if a, b := show(want), show(got); a != b {
 					t.Errorf("run %d: eager execution gives\n%s, the region\n%s", i, a, b)

@@ -181,7 +181,7 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// hasKernels reports whether a graph of an explanation has exactly n kernels.
+// hasKernels reports whether the first graph of an explanation has exactly n kernels.
 func hasKernels(text string, n int) bool {
 	return regexp.MustCompile(fmt.Sprintf(`(?m)^ +graph 0, first: .*, %d kernels?( in|;)`, n)).MatchString(text)
 }

@@ -190,7 +190,7 @@ func runChains(x *tenon.Exec, seed uint64, r *compile.Region) (out string, held 
 			if err = e; err != nil {
 				return
 			}
-			out += fmt.Sprintf("%d %v %v %s\n", i, t.DType(), t.Shape(), hexOf(b))
+			out += fmt.Sprintf("%d %v %v %s\n", i, t.DType(), t.Shape(), digest(b))
 		}
 	})
 	return out, held, err

@@ -151,11 +151,11 @@ func (c *clippingCase) run(t *testing.T, opt *compile.Opt) (out string) {
 	for name, p := range w.params() {
 		b, err := x.Bytes(p.Tensor())
 		must(t, err)
-		out += fmt.Sprintf("%s %s\n", name, hexOf(b))
+		out += fmt.Sprintf("%s %s\n", name, digest(b))
 		if g := p.Grad(); g != nil {
 			b, err := x.Bytes(g)
 			must(t, err)
-			out += fmt.Sprintf("gradient %s\n", hexOf(b))
+			out += fmt.Sprintf("gradient %s\n", digest(b))
 		}
 	}
 	if opt != nil && opt.NoGraphs {

@@ -376,7 +376,7 @@ func TestCastsAreJoined(t *testing.T) {
 			}
 			b, err := x.Bytes(k)
 			must(t, err)
-			got += fmt.Sprintf("%s\n", hexOf(b))
+			got += fmt.Sprintf("%s\n", digest(b))
 		}
 		switch {
 		case opt == nil:

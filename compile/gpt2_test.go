@@ -27,7 +27,7 @@ func weights(t *testing.T, x *tenon.Exec, w *gpt2.Training) (out string) {
 	for name, p := range nn.Params(w.Model) {
 		b, err := x.Bytes(p.Tensor())
 		must(t, err)
-		out += fmt.Sprintf("%s: %s\n", name, hexOf(b))
+		out += fmt.Sprintf("%s: %s\n", name, digest(b))
 	}
 	return out
 }

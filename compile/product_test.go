@@ -111,7 +111,7 @@ func eachWay(t *testing.T, kernels int, prepare func(x *tenon.Exec) func(x *teno
 			for _, y := range results {
 				b, err := x.Bytes(y)
 				must(t, err)
-				out += fmt.Sprintf("%v %s\n", y.Stride(), hexOf(b))
+				out += fmt.Sprintf("%v %s\n", y.Stride(), digest(b))
 				y.Close()
 			}
 		}

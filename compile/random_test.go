@@ -167,12 +167,12 @@ func (p *program) result(x *tenon.Exec) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		out += fmt.Sprintf("\n%s", hexOf(b))
+		out += fmt.Sprintf("\n%s", digest(b))
 		if g := t.Grad(); g != nil {
 			if b, err = x.Bytes(g); err != nil {
 				return "", err
 			}
-			out += fmt.Sprintf(" grad %s", hexOf(b))
+			out += fmt.Sprintf(" grad %s", digest(b))
 		}
 	}
 	if p.sgd != nil { // it took the parameters out of their scope

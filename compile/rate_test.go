@@ -55,7 +55,7 @@ func TestScheduledRateIsAValue(t *testing.T) {
 						must(t, s.Step())
 						v, err := x.Bytes(l.Weight.Tensor())
 						must(t, err)
-						out += fmt.Sprintf("%v %s\n", o.LR(0), hexOf(v))
+						out += fmt.Sprintf("%v %s\n", o.LR(0), digest(v))
 					}
 				})
 				return out

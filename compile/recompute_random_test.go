@@ -148,7 +148,7 @@ func (c *callable) step(x *tenon.Exec, n int) (err error) {
 		if err == nil && t != nil {
 			var v []byte
 			if v, err = x.Bytes(x.NoGrad().Contiguous(t)); err == nil {
-				c.out += fmt.Sprintf("%s\n", hexOf(v))
+				c.out += fmt.Sprintf("%s\n", digest(v))
 			}
 		}
 	}

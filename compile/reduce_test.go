@@ -72,14 +72,14 @@ func shown(t *testing.T, x *tenon.Exec, ys []*tenon.Tensor) string {
 	for _, y := range ys {
 		v, err := x.Bytes(y)
 		must(t, err)
-		fmt.Fprintf(&s, "%s\n", hexOf(v))
+		fmt.Fprintf(&s, "%s\n", digest(v))
 	}
 	return s.String()
 }
 
-// hexOf writes bytes so that two texts are equal where the bytes are: long ones as the first of them and a hash, since the tests compare
+// digest writes bytes so that two texts are equal where the bytes are: long ones as the first of them and a hash, since the tests compare
 // many large results.
-func hexOf(b []byte) string {
+func digest(b []byte) string {
 	if len(b) <= 64 {
 		return hex.EncodeToString(b)
 	}

@@ -49,7 +49,7 @@ func TestNumbersBesideReplacedOperands(t *testing.T) {
 					}
 					b, err := x.Bytes(y)
 					must(t, err)
-					out += fmt.Sprintf("%s\n", hexOf(b))
+					out += fmt.Sprintf("%s\n", digest(b))
 					y.Close()
 				}
 				if r == nil {

@@ -236,7 +236,7 @@ func layerNormBackward(t *testing.T, rows int, name string, kernels int) {
 		for _, l := range leaves {
 			v, err := x.Bytes(l.Grad())
 			must(t, err)
-			fmt.Fprintf(&s, "%s\n", hexOf(v))
+			fmt.Fprintf(&s, "%s\n", digest(v))
 			l.SetGrad(nil)
 		}
 		return s.String()

@@ -73,7 +73,7 @@ func (w *training) look(t *testing.T, x *tenon.Exec) string {
 	show := func(name string, a *tenon.Tensor) {
 		b, err := x.Bytes(a)
 		must(t, err)
-		out += fmt.Sprintf("%s: version %d, %s\n", name, a.Version(), hexOf(b))
+		out += fmt.Sprintf("%s: version %d, %s\n", name, a.Version(), digest(b))
 	}
 	for name, p := range nn.Params(w.net) {
 		show(name, p.Tensor())

@@ -49,10 +49,7 @@ func (l *timeline) add(r Run, counts [len(ways)]int) {
 
 // ran notes that f has run since began.
 func (f *function) ran(began time.Time) {
-	of := f.t
-	if ahead := of.before(); ahead != nil {
-		of = ahead
-	}
+	of := cmp.Or(f.t.ownForward(), f.t)
 	f.timeline.add(Run{Number: of.stats.Runs, Start: began.Sub(of.began), Took: time.Since(began)},
 		[...]int{f.warmUps, f.recordings, f.replays, f.plains})
 }

@@ -65,7 +65,7 @@ func TestTogether(t *testing.T) {
 			for _, v := range []*tenon.Tensor{a, b, c} {
 				bytes, err := x.Bytes(v)
 				must(t, err)
-				out += fmt.Sprintf("%s\n", hexOf(bytes))
+				out += fmt.Sprintf("%s\n", digest(bytes))
 			}
 		}
 		return out

@@ -142,9 +142,9 @@ func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	}
 }
 
-// before returns the trace of the forward passes that t's passes go back through, if they are of the same session. Those of another one may
-// be running.
-func (t *trace) before() *trace {
+// ownForward returns the trace of the forward passes that t's passes go back through, if they are of the same session. Those of another
+// session may be running.
+func (t *trace) ownForward() *trace {
 	if t.ahead == nil || t.ahead.session != t.session {
 		return nil
 	}
@@ -416,7 +416,7 @@ func (t *trace) function(fo *forest, g *core.Segment) *function {
 			k.static = in.Written
 		}
 		if t.ahead != nil {
-			ahead := t.before()
+			ahead := t.ownForward()
 			k.static = ahead != nil && slices.Contains(ahead.fixed, in.Number()) && !slices.Contains(t.incoming, in.Number())
 		}
 		if a, ok := t.args[in.Number()]; ok {
@@ -534,7 +534,7 @@ func parting(a, b *function) (was, is *node) {
 // tells reports whether a warning that calls differ at a line is the first. What differs there may exceed several limits, and makes the
 // backward passes differ too.
 func (t *trace) tells(at string) bool {
-	if ahead := t.before(); ahead != nil && len(ahead.differed) > 0 || slices.Contains(t.differed, at) {
+	if ahead := t.ownForward(); ahead != nil && len(ahead.differed) > 0 || slices.Contains(t.differed, at) {
 		return false
 	}
 	t.differed = append(t.differed, at)

@@ -110,7 +110,7 @@ func (w *walk) show(x *tenon.Exec, t *tenon.Tensor) (err error) {
 	x.Scope(func(x *tenon.Exec) {
 		var b []byte
 		if b, err = x.Bytes(x.NoGrad().Contiguous(t)); err == nil {
-			w.out += fmt.Sprintf("%s\n", hexOf(b))
+			w.out += fmt.Sprintf("%s\n", digest(b))
 		}
 	})
 	return err

@@ -10,8 +10,8 @@ import (
 )
 
 // foreign are words and paths about how or where the project was written rather than about the project. They are assembled from parts, so
-// that this file does not contain them. What matches has one of the parts, in small letters: most files have none, and
-// looking for parts takes a small fraction of the expressions' time.
+// that this file does not contain them. What matches has one of the parts, in lower case. Most files have none of them, and looking for
+// parts is much faster than the expressions.
 var foreign = []struct {
 	parts   []string
 	pattern *regexp.Regexp
