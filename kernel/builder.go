@@ -142,7 +142,14 @@ type Builder struct {
 
 	parts   map[dtype.DType]Array // see reduced
 	counted int                   // the threads of a block that the program relies on so far; 0 for none
+	guess   *guess                // that of the innermost Guess whose rare parts are left out
 	ended   bool                  // the function has returned
+}
+
+// guess is a call of Guess: its block, and the conditions of the rare parts that were left out.
+type guess struct {
+	block *kir.Block
+	conds []Value
 }
 
 func empty() *Builder {
@@ -391,6 +398,61 @@ func (b *Builder) region(f func(), params ...Value) *kir.Block {
 
 // If runs then in the threads where cond (Bool) is true.
 func (b *Builder) If(cond Value, then func()) { b.IfElse(cond, then, func() {}) }
+
+// Rarely is If for a condition that is nearly always false. See Guess.
+func (b *Builder) Rarely(cond Value, then func()) {
+	if g := b.guess; g != nil && g.block == b.block && cond.t == dtype.Bool && then != nil {
+		b.mine("condition", cond.b)
+		g.conds = append(g.conds, cond)
+		return
+	}
+	b.If(cond, then)
+}
+
+// Guess returns the values that f returns. The parts of f that are in Rarely are left out at first, and all of f is computed again, with
+// them, in the threads where one of their conditions was true. So there is one jump in place of many, and a GPU can do the rest of f's work
+// in any order. The function f is called twice if it calls Rarely outside of loops and conditions; it must record the same each time, and
+// nothing but computations: no stores, and no assignments to Vars that it did not declare.
+func (b *Builder) Guess(f func() []Value) []Value {
+	b.own()
+	if f == nil {
+		b.fail(noBody)
+		return nil
+	}
+	outer := b.guess
+	g := &guess{block: b.block}
+	b.guess = g
+	values := f()
+	b.guess = outer
+	for _, v := range values {
+		b.mine("value", v.b)
+	}
+	if len(g.conds) == 0 {
+		return values
+	}
+	wrong := g.conds[0]
+	for _, c := range g.conds[1:] {
+		wrong = wrong.Or(c)
+	}
+	vars := make([]Var, len(values))
+	for i, v := range values {
+		vars[i] = b.Var(v)
+	}
+	b.If(wrong, func() {
+		again := f()
+		if len(again) != len(vars) {
+			b.fail("the function of Guess returns %d values and then %d; it must record the same each time", len(vars), len(again))
+			return
+		}
+		for i, v := range again {
+			vars[i].Set(v)
+		}
+	})
+	for i, v := range vars {
+		values[i] = v.Get()
+	}
+	return values
+}
 
 // IfElse runs then where cond (Bool) is true, and els elsewhere.
 func (b *Builder) IfElse(cond Value, then, els func()) {

@@ -56,6 +56,8 @@ var foreign = map[string]func(o, f parts){
 	"block sum":     func(o, f parts) { o.k.BlockSum(f.v) },
 	"address":       func(o, f parts) { o.k.At(f.b.Addr(), dtype.Float32).Store(o.w, o.v) },
 	"get":           func(o, f parts) { o.x.Set(f.x.Get()) },
+	"guess":         func(o, f parts) { o.k.Guess(func() []kernel.Value { return []kernel.Value{f.v} }) },
+	"rare":          func(o, f parts) { o.k.Guess(func() []kernel.Value { o.k.Rarely(f.c, func() {}); return nil }) },
 	"buffer":        func(o, f parts) { f.b.Store(o.w, o.v) },
 	"array":         func(o, f parts) { f.s.Store(o.w, o.v) },
 	"factor":        func(o, f parts) { o.tile.Dot(o.tile, f.tile, false) },

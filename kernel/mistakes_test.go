@@ -74,8 +74,24 @@ var mistaken = []struct {
 	{"the index of a ForEach is used outside its function, where it may be too large; move the use inside",
 		func(k *kernel.Builder) { index(k).Neg() }},
 	{"Break stands outside a loop; call it in the function of a For or Loop", func(k *kernel.Builder) { k.Break() }},
+	{"a function that records a part of the kernel is nil; give it one", func(k *kernel.Builder) { k.Guess(nil) }},
+	{"a function that records a part of the kernel is nil; give it one",
+		func(k *kernel.Builder) { k.Guess(func() []kernel.Value { k.Rarely(first(k), nil); return nil }) }},
+	{"a condition has type int32; compare it to get a bool",
+		func(k *kernel.Builder) { k.Guess(func() []kernel.Value { k.Rarely(k.I32(1), func() {}); return nil }) }},
+	{"the function of Guess returns 1 values and then 0; it must record the same each time", func(k *kernel.Builder) { k.Guess(once(k)) }},
 	{"an operation follows a Break, and is never reached; remove it",
 		func(k *kernel.Builder) { k.Loop(func() { k.Break(); k.Barrier() }) }},
+}
+
+// once is a function for Guess that returns a value only the first time.
+func once(k *kernel.Builder) func() []kernel.Value {
+	vs := []kernel.Value{k.I32(1)}
+	return func() []kernel.Value {
+		k.Rarely(first(k), func() {})
+		defer func() { vs = nil }()
+		return vs
+	}
 }
 
 // index returns the index of a ForEach that has ended.

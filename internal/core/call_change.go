@@ -39,14 +39,14 @@ type change struct {
 	held    []*storage
 }
 
-// driverCall is a waiting call of the driver: a launch, or a copy, fill or write from the host of n bytes.
+// driverCall is a waiting call of the driver: a launch, or a fill or a write from the host of n bytes.
 type driverCall struct {
 	kind     callKind
 	row      *row
 	st       *rt.Stream
 	launch   driver.Launch
 	from, to int // the launch's arguments
-	dst, src driver.Ptr
+	dst      driver.Ptr
 	n        int
 	value    byte
 	host     []byte         // not page-locked
@@ -58,7 +58,6 @@ type callKind uint8
 
 const (
 	callLaunch callKind = iota
-	callCopy
 	callFill
 	callWrite
 )
@@ -355,8 +354,6 @@ func (d *driverCall) do(args []byte) error {
 // call is do without a profiler.
 func (d *driverCall) call(args []byte) error {
 	switch d.kind {
-	case callCopy:
-		return d.st.Copy(d.dst, d.src, uint64(d.n))
 	case callFill:
 		return d.st.Fill(d.dst, d.value, uint64(d.n))
 	case callWrite:

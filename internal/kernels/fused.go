@@ -57,6 +57,9 @@ const MaxFusedOperands = maxOperands
 // lightSteps is the maximum number of steps of a fused operation that is not Heavy.
 const lightSteps = 8
 
+// pairedOperands is the maximum number of operands of a fused operation that is paired: more take too many registers.
+const pairedOperands = 4
+
 // Fuse returns the operation on inputs of the given types that runs steps one after the other for each element; its outputs are the values
 // outs. Its scalars are those of the steps, in order; a step's own scalars come before those that stand for its inputs. The same group
 // gives the same operation. Fuse returns nil if the steps cannot be one kernel: one of them sees indexes or has assertions, there are too
@@ -89,7 +92,11 @@ func FuseWork(ins []dtype.DType, steps []FusedStep, outs []int) *PointOp {
 	body := &fusedBody{ins, steps, outs}
 	op := &PointOp{Name: fusedName(key, steps), Ins: len(ins), Outs: len(outs), InTypes: ins, Build: body.build, group: key,
 		fused: true, steps: len(steps), id: uint16(len(f.all))}
+	heavy := 0
 	for _, s := range steps {
+		if s.Op.Heavy {
+			heavy++
+		}
 		op.Heavy = op.Heavy || s.Op.Heavy || len(steps) > lightSteps
 		compute := opmath(s.Compute)
 		for i := range s.Op.Scalars {
@@ -101,6 +108,7 @@ func FuseWork(ins []dtype.DType, steps []FusedStep, outs []int) *PointOp {
 			}
 		}
 	}
+	op.paired = heavy > 1 && len(ins)+len(outs) <= pairedOperands
 	op.Scalars = len(op.ScalarTypes)
 	if f.by == nil {
 		f.by = map[string]*PointOp{}

@@ -271,15 +271,16 @@ func (c *vecKernel) accumulators(n int) [][]kernel.Var {
 	return all
 }
 
-// steps calls load for positions from first on, step apart, before end: the loads of several positions begin before the first is used.
-// What load returns for a position is run once its values are needed.
-func (c *vecKernel) steps(first, end kernel.Value, step int, load func(at kernel.Value) (use func())) {
+// steps calls load for positions from first on, step apart, before end, each times width (Int64): the loads of several positions begin
+// before the first is used, and are so far from the first. What load returns for a position is run once its values are needed.
+func (c *vecKernel) steps(first, end kernel.Value, step, width int, load func(at kernel.Value) (use func())) {
 	k, n := c.k, int(c.v.Loads)
 	whole := end.Div(k.I32(n * step)).Mul(k.I32(n * step))
 	k.For(k.I32(0), whole, k.I32(n*step), func(begin kernel.Value) {
 		var uses []func()
+		at := begin.Add(first).MulWide(k.I32(width))
 		for j := range n {
-			uses = append(uses, load(begin.Add(first).Add(k.I32(j*step))))
+			uses = append(uses, load(at.Add(k.I64(int64(j*step*width)))))
 		}
 		for _, use := range uses {
 			use()
@@ -291,7 +292,7 @@ func (c *vecKernel) steps(first, end kernel.Value, step int, load func(at kernel
 		for j := range n {
 			at := whole.Add(first).Add(k.I32(j * step))
 			inside = append(inside, at.Lt(end))
-			uses = append(uses, load(at.Min(end.Sub(k.I32(1)))))
+			uses = append(uses, load(at.Min(end.Sub(k.I32(1))).MulWide(k.I32(width))))
 		}
 		for j, use := range uses {
 			k.If(inside[j], use)
@@ -344,12 +345,11 @@ func (c *vecKernel) alongDepth(a, b kernel.Buffer) {
 		lines = append(lines, l)
 	}
 	sums := c.accumulators(cols)
-	rows := make([]kernel.Value, c.rows)
+	rows := make([]kernel.Buffer, c.rows)
 	for i := range rows {
-		rows[i] = c.row(i)
+		rows[i] = a.Offset(c.row(i))
 	}
-	c.steps(first, c.productArgs.k.Div(k.I32(width)), parts*lanes, func(at kernel.Value) func() {
-		d := at.Convert(dtype.Int64).Mul(k.I64(int64(width)))
+	c.steps(first, c.productArgs.k.Div(k.I32(width)), parts*lanes, width, func(d kernel.Value) func() {
 		var of []func() []kernel.Value
 		for _, l := range lines {
 			of = append(of, l.load(d))
@@ -360,7 +360,7 @@ func (c *vecKernel) alongDepth(a, b kernel.Buffer) {
 				right = append(right, elements())
 			}
 			for i, row := range rows {
-				left := wide(a.LoadVec(row.Add(d), width))
+				left := wide(row.LoadVec(d, width))
 				for j := range lines {
 					sum := sums[i][j].Get()
 					for e, v := range right[j] {
@@ -397,8 +397,7 @@ func (c *vecKernel) alongColumns(a, b kernel.Buffer) {
 	for i := range rows {
 		rows[i] = c.row(i)
 	}
-	c.steps(group, c.productArgs.k.Value, vecThreads/lanes, func(at kernel.Value) func() {
-		d := at.Convert(dtype.Int64)
+	c.steps(group, c.productArgs.k.Value, vecThreads/lanes, 1, func(d kernel.Value) func() {
 		line := c.line(b, d, c.bk.Value)
 		line.shared = still.shared
 		of := line.load(from)

@@ -353,7 +353,7 @@ func (p *pointKernel) tile(rest kernel.Value) {
 		for o := range at {
 			at[o] = i
 		}
-		p.apply(at, p.load(at, vec), vec, kernel.Value{})
+		p.apply(p.vector(at, kernel.Value{}, vec))
 	}
 	k.For(k.ThreadIdx(kernel.X).Mul(k.I32(vec)), rest, k.I32(multiThreads*vec), func(i kernel.Value) {
 		if vec == 1 {

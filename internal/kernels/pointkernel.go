@@ -94,38 +94,96 @@ func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
 	return all
 }
 
-// apply runs the op on vec loaded elements and stores the results. place is the linear index of the first one, for ops that see it.
-func (p *pointKernel) apply(at []kernel.Value, in [][]Num, vec int, place kernel.Value) {
-	results := make([][]Num, len(p.outs))
-	args := make([]Num, len(in))
-	var raised kernel.Value
-	for j := range vec {
-		for i := range in {
-			args[i] = in[i][j]
-		}
-		if p.raise != nil {
-			r := p.op.Raise(args)
-			if j > 0 {
-				r = r.Or(raised)
+// pointVector is one vector of a thread's work: the operands' indexes, the loaded inputs, and the linear index of its first element for ops
+// that see it.
+type pointVector struct {
+	at    []kernel.Value
+	in    [][]Num
+	place kernel.Value
+	vec   int
+}
+
+// vector loads the inputs at the operands' indexes.
+func (p *pointKernel) vector(at []kernel.Value, place kernel.Value, vec int) pointVector {
+	return pointVector{at: at, in: p.load(at, vec), place: place, vec: vec}
+}
+
+// apply runs the op on the elements of vectors and stores the results.
+func (p *pointKernel) apply(vectors ...pointVector) {
+	results := guessed(p.k, func() []Num {
+		var all []Num
+		for _, v := range vectors {
+			for j := range v.vec {
+				all = append(all, p.element(v, j)...)
 			}
-			raised = r
 		}
-		var rs []Num
-		if p.op.BuildAt != nil {
-			rs = p.op.BuildAt(p.k, p.s.Compute, place.Add(place.Like(float64(j))), args, p.scalars)
-		} else {
-			rs = p.op.Build(p.k, p.s.Compute, args, p.scalars)
+		return all
+	})
+	for _, v := range vectors {
+		for o, a := range p.outs {
+			vs := make([]Num, v.vec)
+			for j := range vs {
+				vs[j] = p.via(o, results[j*len(p.outs)+o])
+			}
+			a.store(v.at[o], vs...)
 		}
-		for o := range results {
-			results[o] = append(results[o], p.via(o, rs[o]))
+		results = results[v.vec*len(p.outs):]
+		p.check(v)
+	}
+}
+
+// element returns the op's results for element j of the vector.
+func (p *pointKernel) element(v pointVector, j int) []Num {
+	args := make([]Num, len(v.in))
+	for i := range args {
+		args[i] = v.in[i][j]
+	}
+	if p.op.BuildAt != nil {
+		return p.op.BuildAt(p.k, p.s.Compute, v.place.Add(v.place.Like(float64(j))), args, p.scalars)
+	}
+	return p.op.Build(p.k, p.s.Compute, args, p.scalars)
+}
+
+// check raises the flag of an op that has one.
+func (p *pointKernel) check(v pointVector) {
+	if p.raise == nil {
+		return
+	}
+	var raised kernel.Value
+	args := make([]Num, len(v.in))
+	for j := range v.vec {
+		for i := range args {
+			args[i] = v.in[i][j]
+		}
+		r := p.op.Raise(args)
+		if j > 0 {
+			r = r.Or(raised)
+		}
+		raised = r
+	}
+	p.k.If(raised, p.raise)
+}
+
+// guessed is Guess for Nums.
+func guessed(k *kernel.Builder, f func() []Num) []Num {
+	var nums []Num
+	values := k.Guess(func() []kernel.Value {
+		nums = f()
+		var vs []kernel.Value
+		for _, n := range nums {
+			if vs = append(vs, n.Re); n.IsComplex() {
+				vs = append(vs, n.Im)
+			}
+		}
+		return vs
+	})
+	for i := range nums {
+		nums[i].Re, values = values[0], values[1:]
+		if nums[i].IsComplex() {
+			nums[i].Im, values = values[0], values[1:]
 		}
 	}
-	for o, a := range p.outs {
-		a.store(at[o], results[o]...)
-	}
-	if p.raise != nil {
-		p.k.If(raised, p.raise)
-	}
+	return nums
 }
 
 // place turns an offset from base (Int32) into the linear index that the op sees.
@@ -179,20 +237,15 @@ func (p *pointKernel) contiguous(n kernel.Value) {
 		return vs
 	}
 	one := func(i kernel.Value, vec int) {
-		p.apply(at(i), p.load(at(i), vec), vec, p.place(base, i))
+		p.apply(p.vector(at(i), p.place(base, i), vec))
 	}
 	k.IfElse(rest.Eq(k.I32(tile)), func() {
-		var ats [][]kernel.Value
-		var ins [][][]Num
-		var is []kernel.Value
-		for u := range items {
+		vectors := make([]pointVector, items)
+		for u := range vectors {
 			i := start.Add(k.I32(u * pointThreads * vec))
-			is, ats = append(is, i), append(ats, at(i))
-			ins = append(ins, p.load(ats[u], vec))
+			vectors[u] = p.vector(at(i), p.place(base, i), vec)
 		}
-		for u := range items {
-			p.apply(ats[u], ins[u], vec, p.place(base, is[u]))
-		}
+		p.apply(vectors...)
 	}, func() {
 		k.For(start, rest, k.I32(pointThreads*vec), func(i kernel.Value) {
 			if vec == 1 {
@@ -220,21 +273,15 @@ func (p *pointKernel) strided(n kernel.Value) {
 	}
 	vec := k.I32(p.vec)
 	k.IfElse(first.Add(k.I32(tile)).Le(n), func() {
-		var ats [][]kernel.Value
-		var ins [][][]Num
-		var is []kernel.Value
-		for u := range items {
+		vectors := make([]pointVector, items)
+		for u := range vectors {
 			i := start.Add(k.I32(u * pointThreads))
-			is, ats = append(is, i), append(ats, locate(i))
-			ins = append(ins, p.load(ats[u], p.vec))
+			vectors[u] = p.vector(locate(i), p.place(base, i.Mul(vec)), p.vec)
 		}
-		for u := range items {
-			p.apply(ats[u], ins[u], p.vec, p.place(base, is[u].Mul(vec)))
-		}
+		p.apply(vectors...)
 	}, func() {
 		k.For(start, n, k.I32(pointThreads), func(i kernel.Value) {
-			at := locate(i)
-			p.apply(at, p.load(at, p.vec), p.vec, p.place(base, i.Mul(vec)))
+			p.apply(p.vector(locate(i), p.place(base, i.Mul(vec)), p.vec))
 		})
 	})
 }

@@ -34,9 +34,11 @@ type PointOp struct {
 	// id is the op's index in the table or, if it is fused, among the fused ops.
 	id    uint16
 	fused bool
-	// group describes the computation of a fused op, and steps is the number of its steps.
-	group string
-	steps int
+	// group describes the computation of a fused op, and steps is the number of its steps. paired says that a thread has two vectors though
+	// the op is Heavy: several steps of many instructions each leave a GPU waiting for results unless there is more independent work.
+	group  string
+	steps  int
+	paired bool
 }
 
 var pointOps []*PointOp

@@ -249,7 +249,7 @@ func startsBack(is Issuer, s *Spec, n int) uint16 {
 
 // items returns the number of vectors per thread of a pointwise kernel.
 func (op *PointOp) items() int {
-	if op.Heavy {
+	if op.Heavy && !op.paired {
 		return 1
 	}
 	return 2

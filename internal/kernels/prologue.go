@@ -173,9 +173,9 @@ func prologueName(s *Spec) string {
 // matrixLine is a line of the matrix of a product of few rows: a column, if columns lie along the depth, or else a row.
 type matrixLine struct {
 	c *vecKernel
-	// matrix is the matrix, unless a prologue makes it, and begins are where the line begins in it or in the prologue's inputs.
+	// matrix is the line of the matrix, unless a prologue makes it, and ins are those of the prologue's inputs.
 	matrix kernel.Buffer
-	begins []kernel.Value
+	ins    []array
 	// shared are the elements of inputs that were loaded before, since they are the same for all accesses.
 	shared [][]Num
 }
@@ -183,16 +183,16 @@ type matrixLine struct {
 // line returns line number (Int64) of matrix b, whose lines are so far apart.
 func (c *vecKernel) line(b kernel.Buffer, number, apart kernel.Value) *matrixLine {
 	m := &c.s.Product.Made
-	l := &matrixLine{c: c, matrix: b, shared: make([][]Num, m.Ins)}
+	l := &matrixLine{c: c, shared: make([][]Num, m.Ins)}
 	if m.Ins == 0 {
-		l.begins = []kernel.Value{number.Mul(apart)}
+		l.matrix = b.Offset(number.Mul(apart))
 	}
 	for i := range int(m.Ins) {
-		begin := c.k.I64(0)
+		a := c.prologue.operands.arrays[m.first(c.s)+i]
 		if m.Across.has(i) {
-			begin = number.Mul(c.prologue.apart.Get(i))
+			a = a.offset(number.Mul(c.prologue.apart.Get(i)))
 		}
-		l.begins = append(l.begins, begin)
+		l.ins = append(l.ins, a)
 	}
 	return l
 }
@@ -211,7 +211,7 @@ func (l *matrixLine) load(from kernel.Value) (elements func() []kernel.Value) {
 	r, m := &l.c.s.Product, &l.c.s.Product.Made
 	width := int(r.Right.Width)
 	if m.Ins == 0 {
-		vs := l.matrix.LoadVec(l.begins[0].Add(from), width)
+		vs := l.matrix.LoadVec(from, width)
 		return func() []kernel.Value { return wide(vs) }
 	}
 	ins := slices.Clone(l.shared)
@@ -237,14 +237,13 @@ func (l *matrixLine) load(from kernel.Value) (elements func() []kernel.Value) {
 // read loads the elements of input i at from: one, if all of the line's are the same, or as many as an access to the matrix has.
 func (l *matrixLine) read(i int, from kernel.Value) (vs []Num) {
 	m := &l.c.s.Product.Made
-	a := l.c.prologue.operands.arrays[m.first(l.c.s)+i]
+	a, n := l.ins[i], int(l.c.s.Product.Right.Width)
 	if !m.Adjacent.has(i) {
-		return a.load(l.begins[i], 1)
+		return a.load(l.c.k.I64(0), 1)
 	}
-	at, n := l.begins[i].Add(from), int(l.c.s.Product.Right.Width)
 	w := min(int(m.Width), 16/a.t.Size())
 	for j := 0; j < n; j += w {
-		vs = append(vs, a.load(at.Add(at.Like(float64(j))), w)...)
+		vs = append(vs, a.load(from.Add(from.Like(float64(j))), w)...)
 	}
 	return vs
 }

@@ -57,10 +57,7 @@ func Exp(k *kernel.Builder, x kernel.Value) kernel.Value {
 	if f.wide() {
 		return f.exp(x)
 	}
-	// An infinite or large x has a rest that makes the polynomial as large.
-	y := f.expFar(x, x.Min(f.c(89)))
-	lo, _ := f.expLimits()
-	return x.Lt(f.c(lo)).Select(f.c(0), y)
+	return f.expFar(x.Minimum(f.c(89)).Maximum(f.c(-104))) // they give infinity and 0
 }
 
 // ExpNonPositive returns e^x for x that is not positive, or NaN. An x slightly above 0 from rounding does no harm: the result is correct up
@@ -71,9 +68,8 @@ func ExpNonPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 		return f.exp(x)
 	}
 	// 2^(n+64) is a normal number for every nonzero result, and the second product rounds subnormal ones once.
-	y, up := f.expNear(x, 64)
-	lo, _ := f.expLimits()
-	return x.Lt(f.c(lo)).Select(f.c(0), y.Mul(up.Shl(k.I32(f.mantissa)).Bitcast(f.t)).Mul(f.c(0x1p-64)))
+	y, up := f.expNear(x.Maximum(f.c(-104)), 64) // it gives 0
+	return y.Mul(up.Shl(k.I32(f.mantissa)).Bitcast(f.t)).Mul(f.c(0x1p-64))
 }
 
 // ExpDifference is ExpNonPositive for an x that is a rounded difference, and at most slightly above 0. In float32 it uses the device's own
@@ -102,11 +98,10 @@ func (f float) expNear(x kernel.Value, more int) (y, t kernel.Value) {
 	return f.poly(expNearPoly, r).FMA(r, f.c(1)), sum.Bitcast(f.bits)
 }
 
-// expFar returns e^x in float32 as y 2^n 2^n, where n is the integer nearest to half the binary logarithm of e^bounded. bounded is x where
-// that is between -104 and 89.
-func (f float) expFar(x, bounded kernel.Value) kernel.Value {
+// expFar returns e^x in float32 as y 2^n 2^n, where n is the integer nearest to half the binary logarithm of e^x, for x from -104 to 89.
+func (f float) expFar(x kernel.Value) kernel.Value {
 	shift := f.exponentShift(0)
-	t := bounded.FMA(f.c(float64(log2eConst.f32[0])/2), shift)
+	t := x.FMA(f.c(float64(log2eConst.f32[0])/2), shift)
 	whole := t.Sub(shift)
 	r := whole.FMA(f.c(-2*float64(ln2Const.f32[1])), whole.FMA(f.c(-2*float64(ln2Const.f32[0])), x))
 	root := t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa)).Bitcast(f.t)
@@ -128,8 +123,7 @@ func ExpNumber(k *kernel.Builder, x kernel.Value) kernel.Value {
 	if f.wide() {
 		return f.exp(x)
 	}
-	x = x.Min(f.c(89)).Max(f.c(-104)) // they give infinity and 0
-	return f.expFar(x, x)
+	return f.expFar(x.Min(f.c(89)).Max(f.c(-104))) // they give infinity and 0
 }
 
 // Exp2 returns 2^x.
@@ -184,21 +178,23 @@ func (f float) reciprocal(d kernel.Value) kernel.Value {
 	return y.FMA(rest, y)
 }
 
-// over returns n/(d.hi + d.lo) for 1 <= d.hi <= 2 in float32, almost as if rounded once.
-func (f float) over(n kernel.Value, d word) kernel.Value {
-	y, rest := f.nearReciprocal(d.hi)
-	return n.FMA(y, n.Mul(y).Mul(y.Neg().FMA(d.lo, rest)))
+// over returns n/(1+e) for 0 <= e <= 1 in float32, almost as if rounded once.
+func (f float) over(n, e kernel.Value) kernel.Value {
+	// The best cubic has an error of 1/577.
+	y := e.FMA(f.c(-128./577), f.c(384./577)).FMA(e, f.c(-544./577)).FMA(e, f.c(576./577))
+	rest := e.Neg().FMA(y, f.c(1).Sub(y)) // the difference is exact
+	return n.FMA(y, n.Mul(y).Mul(rest.FMA(rest, rest)))
 }
 
 // Sigmoid returns 1/(1+e^-x).
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	e := ExpNonPositive(k, x.Abs().Neg())
-	// With e <= 1 the result is 1/(1+e), or e/(1+e) for x < 0; the sum and the reciprocal are kept in two words.
-	d := fastTwoSum(f.c(1), e)
+	// With e <= 1 the result is 1/(1+e), or e/(1+e) for x < 0.
 	if !f.wide() {
-		return f.over(x.Lt(f.c(0)).Select(e, f.c(1)), d)
+		return f.over(x.Lt(f.c(0)).Select(e, f.c(1)), e)
 	}
+	d := fastTwoSum(f.c(1), e) // the sum and the reciprocal are kept in two words
 	y := f.c(1).Div(d.hi)
 	lo := y.Mul(y.Neg().FMA(d.lo, y.Neg().FMA(d.hi, f.c(1))))
 	return x.Lt(f.c(0)).Select(e.FMA(y, e.Mul(lo)), y.Add(lo))

@@ -20,7 +20,7 @@ func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 	s := twoSum(r1, p.hi) // either may be the larger
 	lo := s.lo.Add(n.FMA(f.minus(halfPi, 2), p.lo))
 	vn, vhi, vlo := k.Var(n.Convert(dtype.Int32)), k.Var(s.hi), k.Var(lo)
-	k.If(a.Ge(f.either(1<<17, 1<<28)), func() {
+	k.Rarely(a.Ge(f.either(1<<17, 1<<28)), func() {
 		var q kernel.Value
 		var r word
 		if f.wide() {
@@ -53,7 +53,7 @@ func (f float) reduceTurn(x kernel.Value, cosine bool) (n, r kernel.Value) {
 	// If x is -0, so are all products and r.
 	r = turns.FMA(f.minus(piDown, 2), turns.FMA(f.minus(piDown, 1), turns.FMA(f.minus(piDown, 0), x)))
 	vn, vr := k.Var(t.Bitcast(dtype.Int32)), k.Var(r)
-	k.If(x.Abs().Ge(f.c(1<<17)), func() {
+	k.Rarely(x.Abs().Ge(f.c(1<<17)), func() {
 		a := x.Abs()
 		q, w := f.payneHanek32(a, cosine, 1)
 		sum := w.hi.Add(w.lo)
