@@ -225,3 +225,31 @@ func TestCompareEmptyResults(t *testing.T) {
 		t.Errorf("nothing was compared: %v", s)
 	}
 }
+
+// A likelihood of each element sums up no weights, so it has no such result to compare.
+func TestCompareEachLikelihood(t *testing.T) {
+	x := open(t)
+	t.Setenv("TENON_COMPILE", "compare")
+	r := compile.New()
+	p := x.RandN([]int{64, 6}, tenon.Float32).SetRequiresGrad(true)
+	at := x.RandInt(6, []int{64}, tenon.Int64)
+	for i := range 4 {
+		x.Scope(func(x *tenon.Exec) { // free memory is not the same everywhere
+			for j := range 16 {
+				x.Full(nil, float64(16*i+j), tenon.Float32)
+			}
+		})
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			loss := x.CrossEntropy(p, at, tenon.CrossEntropyOpt{Reduction: tenon.ReduceNone})
+			loss = x.Add(loss, x.NLLLoss(x.LogSoftmax(p, 1), at, tenon.NLLLossOpt{Reduction: tenon.ReduceNone}))
+			for range i {
+				loss = x.Tanh(x.Neg(loss))
+			}
+			must(t, compile.Break(x)) // the tape holds what the calls have made
+			return x.Backward(x.Sum(loss, nil))
+		}))
+	}
+	if s := r.Stats(x); s.Compared < 5 {
+		t.Errorf("little was compared: %v", s)
+	}
+}

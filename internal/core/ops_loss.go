@@ -61,7 +61,7 @@ type likelihood struct {
 }
 
 // Inputs of both: logits or logarithms of probabilities, contiguous; target, contiguous; weight or nil. Outputs: the loss; the sum of
-// weights if the reduction is a mean or sum; and, for the cross-entropy, the normalizers of the rows.
+// weights, without elements unless the reduction is a mean or sum; and, for the cross-entropy, the normalizers of the rows.
 var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
@@ -92,10 +92,11 @@ func inferNLL(f *frame) {
 	}
 	if p.reduce == ReduceNone {
 		f.newOut(0, t.dt, f.in[1].shape, nil)
+		f.newOut(1, t.dt, []int{0}, nil)
 	} else {
 		f.newOut(0, t.dt, nil, nil)
+		f.newOut(1, t.dt, nil, nil)
 	}
-	f.newOut(1, t.dt, nil, nil)
 	if f.row == rowCrossEntropy {
 		f.newOut(2, infer.Accumulated(t.dt), []int{p.n, p.s}, nil)
 	}
