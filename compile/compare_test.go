@@ -253,3 +253,17 @@ func TestCompareEachLikelihood(t *testing.T) {
 		t.Errorf("little was compared: %v", s)
 	}
 }
+
+// Where several elements of a tensor that is changed in place have one place, what wins and what is computed from it are not compared: a
+// fused kernel goes on with the elements that it has written.
+func TestCompareOverlappingChange(t *testing.T) {
+	t.Setenv("TENON_COMPILE", "compare")
+	x := openSim(t)
+	a, b := x.Zeros([]int{66}, tenon.Float32), x.RandN([]int{64, 3}, tenon.Float32)
+	must(t, compile.New().Do(x, func(x *tenon.Exec) error {
+		v := x.AsStrided(a, []int{64, 3}, []int{1, 1})
+		x.CopyInto(v, x.Exp(b))
+		x.Keep(x.Sigmoid(v))
+		return nil
+	}))
+}
