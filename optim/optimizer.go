@@ -455,8 +455,8 @@ func (o *optimizer[O]) made(x *tenon.Exec, f func(x *core.Exec) *core.Tensor) *t
 func (o *optimizer[O]) check(x *tenon.Exec, t, grad *core.Tensor) {
 	if t.Device() != (*core.Exec)(x).Device() {
 		core.Fail(o.name, fault.Invalid,
-			"a parameter %v does not lie on %s, where the step runs; move the module with nn.To, or step on its device", t,
-			x.Device().Name())
+			"a %v parameter of shape %v is on %v, but the step runs on %v; move the module with nn.To, step on its device, or give each "+
+				"device an optimizer of its own", t.DType(), t.Shape(), t.Device(), (*core.Exec)(x).Device())
 	}
 	if grad.DType() != t.DType() {
 		core.Fail(o.name, fault.Invalid, "a parameter of type %v has a gradient of type %v; convert it", t.DType(), grad.DType())
