@@ -212,7 +212,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 			core.BeginTap(c, "Do", old, func(core.Tap) { t.stats.Forced += core.Forces(c) - forces })
 		})
 		if left == nil {
-			left = errors.Join(core.Force(c), core.Try(func() { core.Inside(c, "Do", t.endRun) }))
+			left = errors.Join(core.Located("Do", core.Force(c)), core.Try(func() { core.Inside(c, "Do", t.endRun) }))
 		}
 		switch {
 		case err == nil:
@@ -314,7 +314,7 @@ func Break(x *tenon.Exec) error {
 	if _, err := sessionForest(x, "Break"); err != nil {
 		return err
 	}
-	return core.Force((*core.Exec)(x))
+	return core.Located("Break", core.Force((*core.Exec)(x)))
 }
 
 // sessionForest returns the graphs of x's session on its device.

@@ -11,6 +11,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/faults"
@@ -266,3 +267,47 @@ func TestWalk(t *testing.T) {
 type unclosed struct{ driver.Device }
 
 func (unclosed) Close() error { return nil }
+
+// Whichever driver call fails at the end of Do or in Break, the error names an operation and a line of the program.
+func TestFailedRunsAreLocated(t *testing.T) {
+	x, d := openFailing(t)
+	a := x.Ones([]int{8, 8}, tenon.Float32)
+	defer a.Close()
+	failed, value := 0, 1.0
+	for _, breaks := range []bool{false, true} {
+		for others := range 4 { // a warm-up, a recording, or a replay fails
+			for n := range 30 {
+				r := compile.New()
+				step := func() error {
+					return r.Do(x, func(x *tenon.Exec) error {
+						x.NoGrad().MulSInto(a, a, value) // a replay has to change it
+						value++
+						x.NoGrad().MatMulInto(a, a, x.AddS(a, value))
+						if breaks {
+							return compile.Break(x)
+						}
+						return nil
+					})
+				}
+				for range others {
+					must(t, step())
+				}
+				d.Arm(n+1, 0)
+				err := step()
+				method, _ := d.Fired()
+				d.Arm(0, 0)
+				if err != nil {
+					failed++
+				}
+				var e *fault.Error
+				if err != nil && (!errors.As(err, &e) || e.Op == "" || !strings.HasSuffix(e.File, "failure_test.go") || e.Line == 0) {
+					t.Errorf("Break %v, run %d, call %d, %s: %v", breaks, others, n+1, method, err)
+				}
+				must(t, compile.Reset(x))
+			}
+		}
+	}
+	if failed < 10 {
+		t.Errorf("only %d runs failed", failed)
+	}
+}

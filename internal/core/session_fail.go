@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
@@ -103,8 +104,19 @@ func (t *Tensor) whyClosed() string {
 	return describe(t) + " was closed; close it, or the module that has it, after the last use of it"
 }
 
-// Located returns err, an error of the face's method op, with the operation and the caller's line filled in where they are missing.
+// Located returns err, an error of the face's method op, with the operation and the caller's line filled in where they are missing, also in
+// errors that it joins.
 func Located(op string, err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		all := slices.Clone(joined.Unwrap())
+		if errors.Join(all...).Error() != err.Error() { // it has a text of its own
+			return err
+		}
+		for i := range all {
+			all[i] = Located(op, all[i])
+		}
+		return errors.Join(all...)
+	}
 	e, ok := err.(*fault.Error)
 	if !ok || e.Op != "" && e.Line > 0 {
 		return err
