@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"math"
 	"testing"
 
 	"tenon.dev"
@@ -45,4 +46,33 @@ func TestBackwardChangesItsOwnMemory(t *testing.T) {
 	if s := c.Stats(x); s.Replays != 4 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// A hook of a backward pass may change a tensor of the program, as the function may change what it captured.
+func TestHookChangesCapturedTensor(t *testing.T) {
+	x := openSim(t)
+	w := x.RandN([]int{8, 8}, tenon.Float32).SetRequiresGrad(true)
+	sum, in := x.Zeros(nil, tenon.Float32), x.RandN([]int{4, 8}, tenon.Float32)
+	remove := w.RegisterHook(func(x *tenon.Exec, g *tenon.Tensor) *tenon.Tensor {
+		x.NoGrad().AddInto(sum, sum, x.Mean(x.Abs(g), nil))
+		return nil
+	})
+	defer remove()
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		return x.Mean(x.Tanh(x.MatMul(a, w)), nil)
+	}, compile.Opt{Must: true})
+	want := 0.0
+	for i := range 6 {
+		must(t, x.Do(func(x *tenon.Exec) error {
+			w.SetGrad(nil)
+			return x.Backward(net.Call(x, x.AddS(in, float64(i))))
+		}))
+		v, err := x.Item(x.Mean(x.Abs(w.Grad()), nil))
+		must(t, err)
+		want += v
+	}
+	if got, err := x.Item(sum); err != nil || math.Abs(got-want) > 1e-6 {
+		t.Errorf("the hook has added up %v, %v; want %v", got, err, want)
+	}
+	w.SetGrad(nil)
 }

@@ -417,7 +417,8 @@ func (t *trace) function(fo *forest, g *core.Segment) *function {
 		}
 		if t.ahead != nil {
 			ahead := t.ownForward()
-			k.static = ahead != nil && slices.Contains(ahead.fixed, in.Number()) && !slices.Contains(t.incoming, in.Number())
+			k.static = (ahead != nil && slices.Contains(ahead.fixed, in.Number()) || in.Written && !in.Ending()) && // a hook may change it
+				!slices.Contains(t.incoming, in.Number())
 		}
 		if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
