@@ -78,6 +78,8 @@ var remarks = map[string]string{
 		"which lowers the device's clock: after shorter work the same kernel reached 422 TFLOP/s on this day.",
 	"2026-11-28-nvidia-h200-f.json": " `TestBackEndsAgree` found no memory, which tests of `core` that use up the device had taken; " +
 		"alone it passed.",
+	"2026-12-01-nvidia-h200-a.json": " `TestExpandableSegmentsGPU`, CUDA-099 of `TestCUDA` and two parts of `TestConformance` compare " +
+		"the device's free memory, and failed while other tests ran; alone they passed.",
 }
 
 // Page returns the page of measurements of the named runs and of the pairs, in Markdown. For each device it shows the newest run's value of
