@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/cuda"
 	"tenon.dev/fault"
 	"tenon.dev/internal/testdevice"
 )
@@ -185,7 +186,20 @@ func TestMust(t *testing.T) {
 	}
 	refused("no graphs", do(compile.Opt{Must: true, NoGraphs: true}, func(x *tenon.Exec) { x.AddSInto(a, a, 1) }), "NoGraphs")
 	refused("a call that waits", do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.Nonzero(a).Close() }), "Nonzero",
-		"cannot be deferred; do so in compile.Disable")
+		"it waits for the device; call it in compile.Disable")
+	add := func(x *tenon.Exec) { x.AddSInto(a, a, 1) }
+	refused("an Exec of ManualStreams", do(compile.Opt{Must: true}, func(x *tenon.Exec) { add(x.ManualStreams()) }), "AddS",
+		"its Exec is of ManualStreams; call it")
+	pool, err := cuda.NewMemPool(x.Device())
+	must(t, err)
+	defer pool.Close()
+	refused("an Exec of UsePool", do(compile.Opt{Must: true}, func(x *tenon.Exec) { add(x.UsePool(pool)) }),
+		"its Exec is of UsePool; call it")
+	number := host.Full(nil, 2, tenon.Float32)
+	refused("a number of the processor", do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.MulInto(a, a, number) }), "Mul",
+		"an operand is in the processor's memory; call it")
+	refused("a copy from the processor", do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.CopyInto(a, b) }),
+		"; call it in compile.Disable")
 	if err := do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.Launch(spinner, tenon.Over(1), tenon.Integer(1)) }); err != nil {
 		t.Errorf("a kernel: %v", err)
 	}

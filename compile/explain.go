@@ -365,7 +365,7 @@ var remedies = []struct{ text, remedy string }{
 	{"an output whose address", "do not ask for the address of what the region makes, or copy it to memory of your own first"},
 	{"re-recording limit", "give the function tensors that stay where they are, leave them out of Opt.Static, or raise Opt.RerecordLimit"},
 	{"symbolic shapes", "pad inputs to a few shapes, or drop Opt.SkipDynamic"},
-	{staticMoved, "leave tensors that the function captures, and those of Opt.Static, where they are; other arguments may move"},
+	{staticMoved, "leave tensors that the function captures, and those of Opt.Static, where they are, or raise Opt.RerecordLimit"},
 	{managedMoved, "close the outputs of earlier calls in the same order in every run"},
 	{"is lost to this process", "read that error, and start the process anew"},
 	{"a failed recording", "free memory, or read the error that it names"},

@@ -209,7 +209,7 @@ func (t *trace) Before(f *core.Frame) bool {
 		return true
 	}
 	if f.Works() {
-		t.must(f, "it cannot be deferred")
+		t.must(f, cmp.Or(f.Hindrance(), "calls that another session deferred use an operand of it"))
 		t.stats.Eager++
 	}
 	return false
@@ -218,7 +218,7 @@ func (t *trace) Before(f *core.Frame) bool {
 // must stops a call that would run without a graph if Opt.Must forbids that.
 func (t *trace) must(f *core.Frame, reason string) {
 	if t.opt.Must && !t.of.disabled && f.Works() {
-		core.Fail(f.Op(), fault.Unsupported, mustText, advised(reason, "do so in compile.Disable, or leave out Opt.Must"))
+		core.Fail(f.Op(), fault.Unsupported, mustText, advised(reason, "call it in compile.Disable, or leave out Opt.Must"))
 	}
 }
 

@@ -205,25 +205,43 @@ func (s *storage) forceOwner(op string) {
 
 // Deferrable reports whether the call may be deferred: its work consists of a row's launches on this device's memory, in the order of one
 // stream.
-func (f *frame) Deferrable() bool {
-	const not = flagView | flagForeign | flagWaits
-	if f.row.flags&not != 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.capture != nil || f.x.s.atOnce {
-		return false
-	}
-	if c := f.x.s.change; c != nil && len(c.turns) > 0 {
-		return false // a part of the Together has run, and the rest comes after it
+func (f *frame) Deferrable() bool { return f.Hindrance() == "" }
+
+// Hindrance says why the call may not be deferred: "it waits for the device". It is empty if the call may be deferred.
+func (f *frame) Hindrance() string {
+	switch s := f.x.s; {
+	case f.row.flags&flagForeign != 0:
+		return "an operand is on another device"
+	case f.row.flags&flagWaits != 0:
+		return "it waits for the device"
+	case f.x.m.manual:
+		return "its Exec is of ManualStreams"
+	case f.x.m.pool != nil:
+		return "its Exec is of UsePool"
+	case s.capture != nil:
+		return "it is captured"
+	case s.atOnce:
+		return "its result is needed at once"
+	case s.change != nil && len(s.change.turns) > 0: // the rest of the Together comes after it
+		return "a part of its operation has run"
+	case f.row.flags&flagView != 0:
+		return "its results are views"
+	case f.outs > maxOut:
+		return "it has too many results"
+	case f.hosts > 0:
+		return "an operand is in the processor's memory"
 	}
 	for i := 0; i < f.outs; i++ {
 		if f.to(i) == nil && f.specs[i].kind != outNew {
-			return false
+			return "its results share memory with its operands"
 		}
 	}
-	for _, t := range f.temps { // a number of the processor, still being copied
+	for _, t := range f.temps {
 		if t.st.locked() != nil {
-			return false
+			return "an operand is in the processor's memory"
 		}
 	}
-	return f.hosts == 0
+	return ""
 }
 
 // Defer adds the call to the deferred ones and makes its outputs, which have no memory yet. It returns false if calls that another session

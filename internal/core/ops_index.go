@@ -416,8 +416,9 @@ func (x *Exec) renorm(weight, index *Tensor, maxNorm, order float64) {
 	norm := x.PowS(x.Sum(x.PowS(x.Abs(weight), order), []int{1}, SumOpt{KeepDim: true}), 1/order)
 	limit := x.Full(nil, maxNorm, norm.dt)
 	index = x.Reshape(index, -1)
-	named := x.ScatterS(x.Zeros([]int{weight.shape[0]}, dtype.Bool), 0, index, 1, ScatterOpt{})
-	over := x.LogicalAnd(x.Gt(norm, limit), x.Unsqueeze(named, 1))
+	// Counted, not marked: threads whose index names the same row must not write it at the same time.
+	named := x.ScatterS(x.Zeros([]int{weight.shape[0]}, dtype.Int32), 0, index, 1, ScatterOpt{Reduce: ScatterAdd})
+	over := x.LogicalAnd(x.Gt(norm, limit), x.Unsqueeze(x.GtS(named, 0), 1))
 	scale := x.Div(limit, x.AddS(norm, 1e-7))
 	x.CopyInto(weight, x.Where(over, x.Mul(weight, scale), weight))
 }
