@@ -173,8 +173,8 @@ func (o *omission) changed() *slot {
 
 const (
 	sourceChanged = "one of the variables needed for gradient computation has been modified by an inplace operation: %v%v is at " +
-		"version %d; expected version %d. The backward pass of a compiled function computes values again from it; set " +
-		"compile.Opt.NoRecompute, which saves the values"
+		"version %d; expected version %d. The backward pass of a compiled function computes values again from it; change it " +
+		"after that pass, or set compile.Opt.NoRecompute, which saves the values"
 	sourceOverwritten = "the backward pass of a compiled function computes values again from %v%v, which a graph that the program " +
 		"captured has changed since; set compile.Opt.NoRecompute, which saves the values"
 	computedInCapture = "the backward pass of a compiled function that another session ran computes %v%v again, which cannot be " +
