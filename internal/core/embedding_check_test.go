@@ -2,33 +2,22 @@ package core
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"tenon.dev/internal/rt"
 )
 
-// TestEmbeddingScalesRepeatedRows: no two threads write one element where an index that names a row twice rescales it.
+// TestEmbeddingScalesRepeatedRows: no two threads write one element where an index that names a row twice rescales it. The memory checker
+// watches a process of its own.
 func TestEmbeddingScalesRepeatedRows(t *testing.T) {
 	found := filepath.Join(t.TempDir(), "found")
-	t.Setenv("TENON_CHECK", found)
-	t.Setenv("TENON_CHECK_TOOLS", "racecheck")
-	x := toClose(t, nil)
-	w := From(x, []float32{3, 4, 6, 8, 30, 40}, 3, 2)
-	got, err := Read[float32](x, x.Embedding(From(x, []int64{1, 0, 1, 1}), w, EmbeddingOpt{MaxNorm: 5}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []float32{3, 4, 3, 4, 3, 4, 3, 4} {
-		if d := got[i] - want; d > 1e-4 || d < -1e-4 {
-			t.Errorf("the rows are %v", got)
-			break
-		}
-	}
-	if rows, err := Read[float32](x, w); err != nil || rows[4] != 30 || rows[5] != 40 {
-		t.Errorf("the row that no index names is %v, %v", rows[4:], err)
-	}
-	if err := x.Close(); err != nil {
-		t.Error(err)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestEmbeddingChild$")
+	cmd.Env = append(os.Environ(), embeddingChild+"=1", "TENON_CHECK="+found, "TENON_CHECK_TOOLS=racecheck")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	text, err := os.ReadFile(found)
 	if err != nil || !strings.Contains(string(text), `"kernel":"scatter`) {
@@ -36,5 +25,39 @@ func TestEmbeddingScalesRepeatedRows(t *testing.T) {
 	}
 	if strings.Contains(string(text), `"finding":`) {
 		t.Errorf("the checker found %s", text)
+	}
+}
+
+const embeddingChild = "TENON_TEST_EMBEDDING"
+
+// TestEmbeddingChild runs in the process of TestEmbeddingScalesRepeatedRows.
+func TestEmbeddingChild(t *testing.T) {
+	if os.Getenv(embeddingChild) == "" {
+		t.Skip("TestEmbeddingScalesRepeatedRows runs it")
+	}
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := New(dev, host)
+	w := From(x, []float32{3, 4, 6, 8, 30, 40}, 3, 2)
+	got, err := Read[float32](x, x.Embedding(From(x, []int64{1, 0, 1, 1}), w, EmbeddingOpt{MaxNorm: 5}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float32{3, 4, 3, 4, 3, 4, 3, 4} {
+		if d := got[i] - want; d > 1e-4 || d < -1e-4 {
+			t.Fatalf("the rows are %v", got)
+		}
+	}
+	if rows, err := Read[float32](x, w); err != nil || rows[4] != 30 || rows[5] != 40 {
+		t.Errorf("the weights are %v, %v; no index names the last row", rows, err)
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
 	}
 }
