@@ -51,7 +51,7 @@ func Tan(x kernel.Value) kernel.Value { return unary("Tan", math.Tan, x) }
 // Tanh returns the hyperbolic tangent, within 1.29 ulp: ±1 of infinities.
 func Tanh(x kernel.Value) kernel.Value { return unary("Tanh", math.Tanh, x) }
 
-// Sigmoid returns 1/(1+e^-x), within 1.86 ulp: 0 of -∞ and 1 of ∞.
+// Sigmoid returns 1/(1+e^-x), within 1.85 ulp: 0 of -∞ and 1 of ∞.
 func Sigmoid(x kernel.Value) kernel.Value { return unary("Sigmoid", math.Sigmoid, x) }
 
 // Erf returns the error function, within 1.02 ulp: ±1 of infinities.
