@@ -409,10 +409,12 @@ func (b *Builder) Rarely(cond Value, then func()) {
 	b.If(cond, then)
 }
 
-// Guess returns the values that f returns. The parts of f that are in Rarely are left out at first, and all of f is computed again, with
-// them, in the threads where one of their conditions was true. So there is one jump in place of many, and a GPU can do the rest of f's work
-// in any order. The function f is called twice if it calls Rarely outside of loops and conditions; it must record the same each time, and
-// nothing but computations: no stores, and no assignments to Vars that it did not declare.
+// Guess returns the values that f returns. It first computes them without the functions that f gives to Rarely. Threads in which one of
+// their conditions was true then compute f again, in full. One branch replaces many, and a GPU's assembler can interleave the rest of f,
+// which it does not do across branches.
+//
+// If f calls Rarely, it is called twice, and must record the same computations each time. It must not store, or set Vars that it did not
+// declare. In an If or a loop of f, Rarely is If.
 func (b *Builder) Guess(f func() []Value) []Value {
 	b.own()
 	if f == nil {

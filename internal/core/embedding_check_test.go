@@ -13,9 +13,14 @@ import (
 // TestEmbeddingScalesRepeatedRows: no two threads write one element where an index that names a row twice rescales it. The memory checker
 // watches a process of its own.
 func TestEmbeddingScalesRepeatedRows(t *testing.T) {
+	const watched = "TENON_TEST_WATCHED"
+	if os.Getenv(watched) != "" {
+		scaleRepeatedRows(t)
+		return
+	}
 	found := filepath.Join(t.TempDir(), "found")
-	cmd := exec.Command(os.Args[0], "-test.run=^TestEmbeddingChild$")
-	cmd.Env = append(os.Environ(), embeddingChild+"=1", "TENON_CHECK="+found, "TENON_CHECK_TOOLS=racecheck")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestEmbeddingScalesRepeatedRows$")
+	cmd.Env = append(os.Environ(), watched+"=1", "TENON_CHECK="+found, "TENON_CHECK_TOOLS=racecheck")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -28,13 +33,8 @@ func TestEmbeddingScalesRepeatedRows(t *testing.T) {
 	}
 }
 
-const embeddingChild = "TENON_TEST_EMBEDDING"
-
-// TestEmbeddingChild runs in the process of TestEmbeddingScalesRepeatedRows.
-func TestEmbeddingChild(t *testing.T) {
-	if os.Getenv(embeddingChild) == "" {
-		t.Skip("TestEmbeddingScalesRepeatedRows runs it")
-	}
+func scaleRepeatedRows(t *testing.T) {
+	t.Helper()
 	dev, err := rt.Open(rt.Selector{Kind: rt.Sim})
 	if err != nil {
 		t.Fatal(err)

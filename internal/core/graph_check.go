@@ -2,7 +2,6 @@ package core
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -172,7 +171,8 @@ func (c *comparison) runAlone(n int) {
 func (c *comparison) undefines(call *deferred) bool {
 	undefined := call.row.flags&(flagIdle|flagVaries|flagUser) != 0
 	for i := range call.out[:call.outs] {
-		undefined = undefined || call.dsts>>i&1 != 0 && call.out[i].form.repeats()
+		e := &call.out[i]
+		undefined = undefined || call.dsts>>i&1 != 0 && !distinct(e.form.shape, e.form.stride)
 	}
 	for _, es := range [][]element{call.in[:call.ins], call.many} {
 		for i := range es {
@@ -188,25 +188,6 @@ func (c *comparison) undefines(call *deferred) bool {
 		c.undefined[st] = c.undefined[st] || undefined
 	}
 	return undefined
-}
-
-// repeats reports whether several elements of f may have one place, as in a sliding window.
-func (f *form) repeats() bool {
-	dims := make([]int, 0, len(f.shape))
-	for d, n := range f.shape {
-		if n > 1 {
-			dims = append(dims, d)
-		}
-	}
-	slices.SortFunc(dims, func(a, b int) int { return cmp.Compare(f.stride[a], f.stride[b]) })
-	extent := 1 // of the dimensions with shorter strides
-	for _, d := range dims {
-		if f.stride[d] < extent {
-			return true
-		}
-		extent += (f.shape[d] - 1) * f.stride[d]
-	}
-	return false
 }
 
 // compare reports a result of a step that differs. Of results in one storage, it looks at those of the last call.

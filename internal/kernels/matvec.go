@@ -271,8 +271,9 @@ func (c *vecKernel) accumulators(n int) [][]kernel.Var {
 	return all
 }
 
-// steps calls load for positions from first on, step apart, before end, each times width (Int64): the loads of several positions begin
-// before the first is used, and are so far from the first. What load returns for a position is run once its values are needed.
+// steps calls load for positions from first on, step apart, before end. load gets the position times width, in Int64. The loads of several
+// positions begin before the first is used, and all but the first are a constant away from it, so that they share an address. What load
+// returns for a position is run once its values are needed.
 func (c *vecKernel) steps(first, end kernel.Value, step, width int, load func(at kernel.Value) (use func())) {
 	k, n := c.k, int(c.v.Loads)
 	whole := end.Div(k.I32(n * step)).Mul(k.I32(n * step))

@@ -163,19 +163,15 @@ func (f float) exp2Split(t, r kernel.Value) kernel.Value {
 	return y.Bitcast(f.bits).Add(t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
 }
 
-// nearReciprocal returns y = 1/d with a relative error of 1e-4, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more
+// reciprocal returns 1/d for 1 <= d <= 2 in float32, with an error of at most 0.7 units in the last place. A division takes more
 // instructions, including jumps.
-func (f float) nearReciprocal(d kernel.Value) (y, rest kernel.Value) {
-	// The best parabola has an error of 1/99; a step of Newton's method squares it.
-	y = d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))
-	y = y.FMA(y.Neg().FMA(d, f.c(1)), y)
-	return y, y.Neg().FMA(d, f.c(1))
-}
-
-// reciprocal returns 1/d for 1 <= d <= 2 in float32, with an error of at most 0.7 units in the last place.
 func (f float) reciprocal(d kernel.Value) kernel.Value {
-	y, rest := f.nearReciprocal(d)
-	return y.FMA(rest, y)
+	// The best parabola has an error of 1/99; a step of Newton's method squares it.
+	y := d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))
+	for range 2 {
+		y = y.FMA(y.Neg().FMA(d, f.c(1)), y)
+	}
+	return y
 }
 
 // over returns n/(1+e) for 0 <= e <= 1 in float32, almost as if rounded once.
