@@ -52,6 +52,45 @@ func TestAttention(t *testing.T) {
 	}
 }
 
+// TestMaskedAttention measures attention as BERT trains it, forward and backward: under a mask that hides what fills up a batch of texts of
+// 512, 320 and 136 words, with dropout, and with both.
+func TestMaskedAttention(t *testing.T) {
+	x := onGPU(t)
+	const b, h, n, d, inner = 32, 12, 512, 64, 10
+	var ts [4]*tenon.Tensor
+	for i := range ts {
+		ts[i] = x.NoGrad().Transpose(x.NoGrad().RandN([]int{b, n, h, d}, tenon.BFloat16), 1, 2)
+	}
+	lengths := make([]int64, b)
+	for i := range lengths {
+		lengths[i] = []int64{512, 320, 136}[i%3]
+	}
+	padding := x.Lt(x.Arange(n, tenon.Int64), tenon.From(x, lengths, b, 1, 1, 1))
+	leaves := ts[:3]
+	for _, c := range []struct {
+		name string
+		opt  tenon.AttentionOpt
+	}{{"none", tenon.AttentionOpt{}}, {"padding", tenon.AttentionOpt{Mask: padding}}, {"dropout", tenon.AttentionOpt{Dropout: 0.1}},
+		{"both", tenon.AttentionOpt{Mask: padding, Dropout: 0.1}}} {
+		measure := func(name string, f func(x *tenon.Exec)) {
+			runs := timed(t, x, 10, repeated(inner, func(x *tenon.Exec) { x.Scope(f) }))
+			recordFigure("attention.bert."+name+c.name, "ms", perRun(runs, inner))
+		}
+		attend := func(x *tenon.Exec) *tenon.Tensor { return x.ScaledDotProductAttention(ts[0], ts[1], ts[2], c.opt) }
+		measure("", func(x *tenon.Exec) { attend(x.NoGrad()) })
+		for _, a := range leaves {
+			a.SetRequiresGrad(true)
+		}
+		y := attend(x)
+		measure("backward.", func(x *tenon.Exec) {
+			opt := tenon.GradOpt{Gradients: []*tenon.Tensor{ts[3]}, RetainGraph: true}
+			if _, err := x.Grad([]*tenon.Tensor{y}, leaves, opt); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 // TestFewQueries measures attention of one query to the caches of a model that writes text, under a mask that hides the last keys, each
 // repeated in a graph.
 func TestFewQueries(t *testing.T) {

@@ -851,6 +851,33 @@ def attention(r):
                   "cuDNN, not deterministic")
 
 
+def masked_attention(r):
+    """Attention as BERT trains it: with a mask of padding, dropout or both."""
+    b, h, n, d, inner = 32, 12, 512, 64, 10
+    q, k, v, g = (torch.randn(b, n, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for _ in range(4))
+    lengths = torch.tensor([512, 320, 136], device="cuda").repeat(11)[:b]
+    padding = torch.arange(n, device="cuda") < lengths.view(b, 1, 1, 1)
+    for name, mask, p in (("none", None, 0.0), ("padding", padding, 0.0), ("dropout", None, 0.1), ("both", padding, 0.1)):
+
+        def attend():
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+
+        def forward():
+            with torch.no_grad():
+                for _ in range(inner):
+                    attend()
+
+        r.add("attention.bert." + name, "ms", [s * 1e3 / inner for s in device_seconds(forward)], "the kernel that PyTorch chooses")
+        out = attend()
+
+        def backward():
+            for _ in range(inner):
+                torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
+
+        r.add("attention.bert.backward." + name, "ms", [s * 1e3 / inner for s in device_seconds(backward)],
+              "the kernel that PyTorch chooses, not deterministic")
+
+
 def matmul(r):
     n = 8192
     work = 2 * n**3 / 1e12
@@ -978,8 +1005,8 @@ def main():
     results = Results(arguments.file, arguments.seconds, arguments.add)
     results.gib = arguments.gib
     groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, llama_eager, resnet_eager, zoo_eager, decode, few_queries, bandwidth,
-              optimizers, indexed, chain_eager, fusions, attention, matmul, matmul_sizes, model_products, row_products, convolution,
-              snapshot, chain_compiled, mlp_compiled, start)
+              optimizers, indexed, chain_eager, fusions, attention, masked_attention, matmul, matmul_sizes, model_products,
+              row_products, convolution, snapshot, chain_compiled, mlp_compiled, start)
     if arguments.group:
         apart = (gpt2_compiled, llama_compiled, resnet_compiled, zoo_compiled, decode_compiled)
         groups = [group for group in groups + apart if group.__name__ in arguments.group]

@@ -204,14 +204,17 @@ func TestAttentionMasks(t *testing.T) {
 func TestAttentionDropout(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(17, 18))
-		for _, c := range []struct{ h, kv, n, s int }{{2, 2, 20, 64}, {4, 2, 33, 70}, {3, 1, 7, 33}} {
-			const b, d = 2, 32
+		for _, c := range []struct{ h, kv, n, s, d int }{{2, 2, 20, 64, 32}, {4, 2, 33, 70, 32}, {3, 1, 7, 33, 32}, {4, 2, 70, 300, 64},
+			{1, 1, 130, 1100, 128}} {
+			const b = 2
+			d := c.d
 			q, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, d)
 			k, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, d)
 			v, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, d)
 			g, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, d)
 			scores, _ := randomOf(x, r, dtype.Float32, b, 1, 1, c.s)
-			for _, opt := range []AttentionOpt{{}, {Causal: true}, {Mask: x.LtS(scores, 0.5)}} {
+			keys := x.Arange(float64(c.s), dtype.Int64, ArangeOpt{})
+			for _, opt := range []AttentionOpt{{}, {Causal: true}, {Mask: x.LtS(scores, 0.5)}, {Mask: x.LtS(keys, float64(c.s-20))}} {
 				opt.Dropout, opt.GroupedHeads = 0.25, true
 				run := func(dt dtype.DType, further bool) [4][]float64 {
 					if err := x.Generator().SetSeed(99); err != nil {
@@ -229,6 +232,45 @@ func TestAttentionDropout(t *testing.T) {
 					}
 					if !bytes.Equal(x.Generator().State(), next) {
 						t.Errorf("%v: the generator has another state", c)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestAttentionPadding compares attention under a mask of padding, which leaves out what all queries do not see, with that under an equal
+// mask that has a row for each query. All bits are the same.
+func TestAttentionPadding(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(19, 20))
+		for _, c := range []struct{ h, kv, n, s, d int }{{4, 2, 100, 600, 64}, {2, 2, 70, 1100, 128}, {2, 2, 300, 256, 64}} {
+			ends := [][]int64{{0, 0, 100, int64(c.s) - 1, 0}, {int64(c.s), 90, 256, int64(c.s), 0}}
+			b := len(ends[0])
+			q, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, c.d)
+			k, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, c.d)
+			v, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, c.d)
+			g, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, c.d)
+			keys := x.Arange(float64(c.s), dtype.Int64, ArangeOpt{})
+			end := func(i int) *Tensor { return From(x, ends[i], b, 1, 1, 1) }
+			span := x.LogicalAnd(x.Ge(keys, end(0)), x.Lt(keys, end(1)))
+			gaps := x.LogicalAnd(span, x.NeS(x.RemainderS(keys, 7), 3))
+			added := x.MaskedFillS(x.Zeros(span.Shape(), dtype.BFloat16), x.LogicalNot(span), math.Inf(-1))
+			for m, mask := range []*Tensor{span, gaps, added} {
+				for _, p := range []float64{0, 0.25} {
+					run := func(mask *Tensor) [4][]float64 {
+						if err := x.Generator().SetSeed(99); err != nil {
+							t.Fatal(err)
+						}
+						return attended(t, x, q, k, v, g, AttentionOpt{Mask: mask, Dropout: p, GroupedHeads: true}, false)
+					}
+					got, want := run(mask), run(x.Contiguous(x.Expand(mask, b, 1, c.n, c.s)))
+					for i, name := range []string{"y", "dq", "dk", "dv"} {
+						for j, w := range want[i] {
+							if got[i][j] != w {
+								t.Fatalf("%v, mask %d, dropout %v: %s %d is %v, want %v", c, m, p, name, j, got[i][j], w)
+							}
+						}
 					}
 				}
 			}

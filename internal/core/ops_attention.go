@@ -218,6 +218,9 @@ type AttentionOpt struct {
 // the other, the keys are divided among blocks, so that all of the device reads them; not with Causal or Dropout. Otherwise it is a
 // product, a softmax and a product, in float32 for halves. Dropout draws the same numbers either way: those of x.Dropout for float32
 // weights.
+//
+// A mask that is the same for all queries and heads, such as one of padding with the shape [B, 1, 1, S], saves work: keys that it hides at
+// either end of a text are left out. The values that it hides should be finite: others make the result NaN if they are not left out.
 func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		cast := x.AutocastDType() != dtype.Invalid

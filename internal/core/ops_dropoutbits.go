@@ -7,14 +7,15 @@ import (
 )
 
 // rowDropoutBits draws which elements of a float32 tensor [B, H, T, S] a dropout keeps. The result has a bit for each, in words of 32
-// elements of a row, the first of which is the lowest bit; it has more rows and words than needed, so that attention reads whole tiles.
+// elements of a row, the first of which is the lowest bit. Words of neighbouring rows are adjacent: the shape is [B, H, words, rows], with
+// more of both than needed, so that attention reads whole tiles.
 var rowDropoutBits *row
 
 func init() {
 	rowDropoutBits = define(row{Name: "DropoutBits", takes: "; p; shape*", draws: wordsOfDropoutBits,
 		infer: func(f *frame) {
-			rows, words := kernels.DropoutBitsShape(f.dims[2], f.dims[3])
-			f.newOut(0, dtype.Uint32, []int{f.dims[0], f.dims[1], rows, words}, nil)
+			words, height := kernels.DropoutBitsShape(f.dims[2], f.dims[3])
+			f.newOut(0, dtype.Uint32, []int{f.dims[0], f.dims[1], words, height}, nil)
 		},
 		run: func(f *frame) error {
 			if infer.Numel(f.dims) == 0 {
@@ -38,9 +39,9 @@ func (x *Exec) dropoutBits(p float64, shape ...int) *Tensor {
 
 // unpackBits returns the bool tensor of the bits of rows of n elements.
 func (x *Exec) unpackBits(words *Tensor, rows, n int) *Tensor {
-	words = x.Unsqueeze(x.ToDType(x.Narrow(words, 2, 0, rows), dtype.Int64), -1)
+	words = x.Unsqueeze(x.Transpose(x.ToDType(x.Narrow(words, 3, 0, rows), dtype.Int64), 2, 3), -1)
 	one := x.BitwiseLeftShift(x.Full(nil, 1, dtype.Int64), x.Arange(32, dtype.Int64, ArangeOpt{}))
 	kept := x.NeS(x.BitwiseAnd(words, one), 0)
 	s := kept.shape
-	return x.Narrow(x.View(kept, s[0], s[1], rows, -1), -1, 0, n)
+	return x.Narrow(x.Reshape(kept, s[0], s[1], rows, -1), -1, 0, n)
 }

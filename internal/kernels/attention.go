@@ -30,6 +30,8 @@ const (
 	// attentionFew is attentionForward for few queries. It may divide the keys into parts, which attentionJoin adds up.
 	attentionFew
 	attentionJoin
+	// attentionSpans finds, for each batch, the first and the last key that a mask for all queries and heads leaves.
+	attentionSpans
 )
 
 // attentionSpec is what kernels of attention are specialised on.
@@ -42,12 +44,23 @@ type attentionSpec struct {
 	// Causal: a query sees only the keys up to its own position. Mapped: tensor maps describe the operands that the block iterates over.
 	// Grouped: in attentionKeys, several heads of queries share one head of keys.
 	Causal, Mapped, Grouped bool
-	// Padding: the mask is the same for all queries, and in attentionFew for all heads. Pairs: two keys' elements of it are loaded
-	// together, except in attentionKeys. Divided: attentionFew leaves its sums to attentionJoin.
-	Padding, Pairs, Divided bool
+	// Padding says what queries have in common under the mask. Pairs: two keys' elements of it are loaded together, except in
+	// attentionKeys. Divided: attentionFew leaves its sums to attentionJoin.
+	Padding        maskPadding
+	Pairs, Divided bool
 	// Loads is the number of keys that a lane of attentionFew loads together.
 	Loads uint8
 }
+
+// maskPadding is what queries have in common under a mask: it is the same for all queries of a head, and in attentionFew of all heads, or
+// for all queries of a batch, and attentionSpans has found which keys these see.
+type maskPadding uint8
+
+const (
+	_ maskPadding = iota
+	maskSame
+	maskSpans
+)
 
 // AttentionOpt are the options of attention.
 type AttentionOpt struct {
@@ -81,6 +94,8 @@ type attention struct {
 	// sums of weighted values, and for each of them the greatest score and the sum of weights.
 	delta, sums uint64
 	padded      int
+	// spans is what attentionSpans finds, or 0.
+	spans uint64
 }
 
 // Attention sets out [B, H, T, D] to softmax(scale q kᵀ) v and lse [B, H, T], dense and Float32, to the base-2 logarithm of each row's sum
@@ -92,6 +107,9 @@ func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	}
 	if a.isFew() {
 		return a.issueFew(is)
+	}
+	if err := a.issueSpans(is); err != nil {
+		return err
 	}
 	return a.issue(is, attentionForward)
 }
@@ -112,6 +130,9 @@ func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt 
 		return err
 	}
 	a.sums = a.delta + uint64(4*a.batch*a.heads*a.padded)
+	if err := a.issueSpans(is); err != nil {
+		return err
+	}
 	for _, stage := range []attentionStage{attentionDelta, attentionKeys, attentionQueries} {
 		if err := a.issue(is, stage); err != nil {
 			return err
@@ -260,7 +281,13 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	var args attentionArgs
 	r := a.fill(&l.Spec, stage, a.spec(lim, stage), &args)
 	if a.mask.Ptr != 0 && stage != attentionDelta {
-		r.Padding, r.Pairs = a.mask.Stride[2] == 0, stage != attentionKeys && a.maskInPairs()
+		r.Pairs = stage != attentionKeys && a.maskInPairs()
+		switch {
+		case a.spans != 0:
+			r.Padding = maskSpans
+		case a.mask.Stride[2] == 0:
+			r.Padding = maskSame
+		}
 	}
 	args.rows.host = a.batch * a.heads * a.padded
 	if r.Mapped {
@@ -289,7 +316,7 @@ func (a *attention) fill(s *Spec, stage attentionStage, r attentionSpec, args *a
 	}
 	if a.opt.Kept.Ptr != 0 && stage != attentionDelta {
 		s.Ins, s.DTypes[keptType] = 3, a.opt.Kept.DType
-		args.kept.host, args.keptWords.host, args.keptScale.host = a.opt.Kept.Ptr, a.opt.Kept.Shape[3], a.opt.KeptScale
+		args.kept.host, args.keptWords.host, args.keptScale.host = a.opt.Kept.Ptr, a.opt.Kept.Shape[2], a.opt.KeptScale
 	}
 	for i, o := range a.operands() {
 		args.at[i].host = o.Ptr
@@ -298,6 +325,7 @@ func (a *attention) fill(s *Spec, stage attentionStage, r attentionSpec, args *a
 		}
 	}
 	args.lse.host, args.delta.host, args.sums.host, args.padded.host = a.lse, a.delta, a.sums, a.padded
+	args.spans.host = a.spans
 	args.heads.host, args.shared.host, args.queries.host, args.keys.host = a.heads, a.shared, a.queries, a.keys
 	args.scale.host = a.opt.Scale
 	return &s.Attention
@@ -351,7 +379,7 @@ func (a *attention) operands() [attentionOperands]*Operand {
 type attentionArgs struct {
 	at                                         [attentionOperands]bufferArg
 	stride                                     [attentionOperands]listArg[int]
-	lse, delta, sums, mask, kept               bufferArg
+	lse, delta, sums, mask, spans, kept        bufferArg
 	maskStride                                 listArg[int]
 	keptWords                                  intArg
 	keptScale                                  floatArg
@@ -421,8 +449,14 @@ func (a *attentionArgs) layout(p params) {
 		p.bufferRO(&a.mask, "mask", p.s.maskAccess())
 		list(p, &a.maskStride, "mask_stride", 3)
 	}
+	switch {
+	case p.s.Op == attentionSpans:
+		p.buffer(&a.spans, "spans", dtype.Int32)
+	case p.s.spanned():
+		p.bufferRO(&a.spans, "spans", dtype.Int32)
+	}
 	if p.s.drops() {
-		p.bufferRO(&a.kept, "kept", dtype.Uint32)
+		p.bufferRO(&a.kept, "kept", p.s.keptAccess())
 		p.i32(&a.keptWords, "kept_words")
 		p.f64(&a.keptScale, "kept_scale")
 	}
@@ -438,7 +472,8 @@ func (a *attentionArgs) layout(p params) {
 var _ = register(FamilyAttention, buildAttention)
 
 func buildAttention(s *Spec) *kernel.Kernel {
-	name := [...]string{"attention", "attention_delta", "attention_queries", "attention_keys", "attention_few", "attention_join"}[s.Op]
+	name := [...]string{"attention", "attention_delta", "attention_queries", "attention_keys", "attention_few", "attention_join",
+		"attention_spans"}[s.Op]
 	return kernel.Build(s.name(name), func(k *kernel.Builder) {
 		a := &attentionKernel{k: k, s: s}
 		a.layout(declaring(k, s))
@@ -455,6 +490,8 @@ func buildAttention(s *Spec) *kernel.Kernel {
 			a.few()
 		case attentionJoin:
 			a.join()
+		case attentionSpans:
+			a.findSpans()
 		}
 	})
 }
@@ -466,6 +503,9 @@ type attentionKernel struct {
 	s *Spec
 	// batch and head are those of the block (Int32); first is the first query or key of its tile.
 	batch, head, first kernel.Value
+	// from and to are where the keys begin and end that queries of the batch see, and whole (Bool) says that they see all in between; it
+	// is absent if the stage does not know.
+	from, to, whole kernel.Value
 }
 
 // begin assigns the block a tile of n queries or keys of a head, and returns the sizes of its tiles.
@@ -473,6 +513,7 @@ func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step, width int) {
 	s := &a.s.Attention
 	a.k.FixedThreads(s.threads())
 	a.place(a.tiles(n, int(s.Rows)), heads)
+	a.loadSpan()
 	return int(s.Rows), int(s.Step), int(s.Width)
 }
 
@@ -581,33 +622,49 @@ func (a *attentionKernel) scores() kernel.Value {
 // mask.
 func (a *attentionKernel) hide(s kernel.Tile, query, key, scale kernel.Value, rows, cols int) {
 	k := a.k
-	if a.s.masked() {
+	if a.s.masked() && !a.knowsWhole() {
 		a.hideMasked(s, query, key, scale)
 		return
 	}
-	keys := a.keys.Value
-	some := key.Add(k.I32(cols)).Gt(keys)
+	some := key.Add(k.I32(cols)).Gt(a.to)
+	if a.s.spanned() {
+		some = some.Or(key.Lt(a.from))
+	}
 	if a.s.Attention.Causal {
 		some = some.Or(key.Add(k.I32(cols - 1)).Gt(query))
 	}
-	k.If(some, func() {
-		s.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-			j := key.Add(col)
-			seen := j.Lt(keys)
-			if a.s.Attention.Causal {
-				seen = seen.And(j.Le(query.Add(row)))
-			}
-			return seen.Select(v, v.Like(gomath.Inf(-1)))
+	ends := func() {
+		k.If(some, func() {
+			s.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+				j := key.Add(col)
+				seen := j.Lt(a.to)
+				if a.s.spanned() {
+					seen = seen.And(j.Ge(a.from))
+				}
+				if a.s.Attention.Causal {
+					seen = seen.And(j.Le(query.Add(row)))
+				}
+				return seen.Select(v, v.Like(gomath.Inf(-1)))
+			})
 		})
-	})
+	}
+	if !a.s.masked() {
+		ends()
+		return
+	}
+	k.IfElse(a.whole, ends, func() { a.hideMasked(s, query, key, scale) })
 }
 
-// keysSeen returns the number of keys that the block's queries see.
-func (a *attentionKernel) keysSeen() kernel.Value {
-	if !a.s.Attention.Causal {
-		return a.keys.Value
+// keysSeen returns where the keys begin, in tiles of step keys, and end that the block's queries may see.
+func (a *attentionKernel) keysSeen(step int) (first, end kernel.Value) {
+	first, end = a.k.I32(0), a.to
+	if a.s.spanned() {
+		first = a.from.And(a.k.I32(-step))
 	}
-	return a.keys.Min(a.first.Add(a.k.I32(int(a.s.Attention.Rows))))
+	if a.s.Attention.Causal {
+		end = end.Min(a.first.Add(a.k.I32(int(a.s.Attention.Rows))))
+	}
+	return first, end
 }
 
 // forward overlaps products and exponentials: while the values of one tile of keys are multiplied by their weights, those of the next tile
@@ -623,7 +680,9 @@ func (a *attentionKernel) forward() {
 	// For each row: the maximum score before this tile and including it, the factor that corrects earlier sums, and the sum of weights.
 	top, next, fix, sum := k.Tile("top", f, rows, 1), k.Tile("next", f, rows, 1), k.Tile("fix", f, rows, 1), k.Tile("sum", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
-	a.rowsOf(first, atK, a.matrix(atK, kvHead), k.I32(0), a.keys.Value)
+	begin, seen := a.keysSeen(step)
+	a.rowsOf(first, atK, a.matrix(atK, kvHead), begin, a.keys.Value)
+	kept := a.keptTiles(rows, step)
 	out.Zero()
 	sum.Zero()
 	lowest := func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Like(gomath.Inf(-1)) }
@@ -644,15 +703,16 @@ func (a *attentionKernel) forward() {
 		}, top)
 		sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
 		sum.AddRows(score)
-		a.drop(score, j)
+		kept.drop(score)
 	}
+	kept.load(begin)
 	score.Zero()
 	score.DotTransposed(q, first)
-	powers(k.I32(0))
+	powers(begin)
 	weight.Round(score)
-	seen := a.keysSeen()
-	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), seen, k.I32(step), func(j kernel.Value) {
+	k.Pipelined(int(a.s.Attention.Stages), begin, seen, k.I32(step), func(j kernel.Value) {
 		following := j.Add(k.I32(step))
+		kept.load(following)
 		a.walk(key, 0, atK, kvHead, following, a.keys.Value)
 		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
 		score.Zero()

@@ -229,13 +229,13 @@ func TestAttentionDropout(t *testing.T) {
 					h := newHost(t)
 					h.limits.SharedPerBlock = 227 << 10
 					const p = 0.25
-					height, wide := DropoutBitsShape(c.t, c.s)
-					bits := h.empty(dtype.Uint32, c.b, c.h, height, wide)
+					wide, height := DropoutBitsShape(c.t, c.s)
+					bits := h.empty(dtype.Uint32, c.b, c.h, wide, height)
 					check(t, DropoutBits(h, p, bits, c.t, c.s, Philox{Seed: 7, Offset: 8}))
 					kept, words := make([]float64, c.b*c.h*c.t*c.s), h.read(bits)
 					for i := range kept {
-						row, j := i/c.s/c.t*height+i/c.s%c.t, i%c.s
-						if uint32(words[row*wide+j/32])>>(j%32)&1 != 0 {
+						head, row, j := i/c.s/c.t, i/c.s%c.t, i%c.s
+						if uint32(words[(head*wide+j/32)*height+row])>>(j%32)&1 != 0 {
 							kept[i] = 1 / (1 - p)
 						}
 					}
@@ -274,6 +274,9 @@ func TestDropoutBits(t *testing.T) {
 		for _, captured := range []bool{false, true} {
 			h := newHost(t)
 			h.limits.Multiprocessors, h.limits.MaxThreadsPerSM = 2, 512
+			if captured {
+				h.index32 = 1
+			}
 			heads, rows, length := c[0], c[1], c[2]
 			ph := Philox{Seed: 1234567890123, Offset: 12}
 			if captured {
@@ -282,15 +285,15 @@ func TestDropoutBits(t *testing.T) {
 			}
 			in := h.of(dtype.Float32, make([]float64, heads*rows*length), heads, rows, length)
 			out := h.empty(dtype.Float32, heads, rows, length)
-			height, wide := DropoutBitsShape(rows, length)
-			mask, bits := h.empty(dtype.Bool, heads, rows, length), h.empty(dtype.Uint32, 1, heads, height, wide)
+			wide, height := DropoutBitsShape(rows, length)
+			mask, bits := h.empty(dtype.Bool, heads, rows, length), h.empty(dtype.Uint32, 1, heads, wide, height)
 			check(t, Dropout(h, dtype.Float32, 0.3, out, mask, in, ph))
 			check(t, DropoutBits(h, 0.3, bits, rows, length, ph))
 			words := h.read(bits)
 			kept, ones := h.read(mask), 0.0
 			for i, want := range kept {
-				row := i/length/rows*height + i/length%rows
-				if got := float64(uint32(words[row*wide+i%length/32]) >> (i % length % 32) & 1); got != want {
+				head, row, j := i/length/rows, i/length%rows, i%length
+				if got := float64(uint32(words[(head*wide+j/32)*height+row]) >> (j % 32) & 1); got != want {
 					t.Fatalf("%v: element %d is %v, want %v", c, i, got, want)
 				}
 				ones += want
@@ -334,6 +337,73 @@ func TestAttentionUnseenKeys(t *testing.T) {
 		for i, x := range got {
 			if seen := i/width < queries; seen != math.IsNaN(x) || !seen && x != 0 {
 				t.Fatalf("%s of key %d is %g", name, i/width, x)
+			}
+		}
+	}
+}
+
+// TestAttentionSpans compares masks of padding, whose hidden tiles are left out, with equal masks that have a row for each query: all bits
+// are the same. Texts end or begin somewhere, have gaps, one word or none.
+func TestAttentionSpans(t *testing.T) {
+	rng := rand.New(rand.NewPCG(39, 40))
+	for _, c := range []struct{ h, kv, t, s, d int }{{2, 2, 70, 256, 64}, {4, 2, 33, 330, 32}, {1, 1, 300, 300, 128},
+		{1, 1, 65, 1100, 64}} {
+		spans := [][2]int{{0, c.s}, {0, 77}, {c.s - 130, c.s}, {100, 200}, {0, 0}, {64, 128}, {c.s - 1, c.s}, {0, 256}}
+		const gaps = 6 // the last two have gaps
+		seen := make([]float64, len(spans)*c.s)
+		for b, span := range spans {
+			for j := span[0]; j < span[1]; j++ {
+				if b < gaps || j%9 != 5 {
+					seen[b*c.s+j] = 1
+				}
+			}
+		}
+		for _, dt := range []dtype.DType{dtype.Bool, dtype.BFloat16} {
+			for _, drop := range []bool{false, true} {
+				t.Run(fmt.Sprint(c, dt, drop), func(t *testing.T) {
+					h := newHost(t)
+					h.limits.SharedPerBlock = 227 << 10
+					mask := seen
+					if dt != dtype.Bool {
+						mask = nil
+						for _, s := range seen {
+							mask = append(mask, math.Log(s))
+						}
+					}
+					b := len(spans)
+					opt := AttentionOpt{Scale: 0.2, Mask: expanded(h.of(dt, mask, b, 1, 1, c.s), b, c.h, c.t, c.s)}
+					if drop {
+						words, height := DropoutBitsShape(c.t, c.s)
+						opt.Kept, opt.KeptScale = h.empty(dtype.Uint32, b, c.h, words, height), 4./3
+						check(t, DropoutBits(h, 0.25, opt.Kept, c.t, c.s, Philox{Seed: 3}))
+					}
+					bf := dtype.BFloat16
+					q, g := h.normal(rng, bf, b, c.h, c.t, c.d), h.normal(rng, bf, b, c.h, c.t, c.d)
+					k, v := h.normal(rng, bf, b, c.kv, c.s, c.d), h.normal(rng, bf, b, c.kv, c.s, c.d)
+					run := func(opt AttentionOpt) (all [5]Operand) {
+						out, lse := h.empty(bf, b, c.h, c.t, c.d), h.empty(dtype.Float32, b, c.h, c.t)
+						check(t, Attention(h, out, lse, q, k, v, opt))
+						dq, dk, dv := h.empty(bf, b, c.h, c.t, c.d), h.empty(bf, b, c.kv, c.s, c.d), h.empty(bf, b, c.kv, c.s, c.d)
+						check(t, AttentionBackward(h, dq, dk, dv, g, out, lse, q, k, v, opt))
+						return [5]Operand{out, lse, dq, dk, dv}
+					}
+					h.launches = 0
+					got := run(opt)
+					n := h.launches
+					opt.Mask = h.of(dt, h.read(opt.Mask), opt.Mask.Shape...)
+					want := run(opt)
+					if more := 2*n - h.launches; more != 2 {
+						t.Errorf("the spans took %d launches, want 2", more)
+					}
+					for i := range got {
+						a, b := h.read(got[i]), h.read(want[i])
+						for j := range a {
+							if math.Float64bits(a[j]) != math.Float64bits(b[j]) {
+								t.Fatalf("result %d: element %d is %g, want %g", i, j, a[j], b[j])
+							}
+						}
+					}
+				})
 			}
 		}
 	}

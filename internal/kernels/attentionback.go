@@ -70,7 +70,10 @@ func (a *attentionKernel) gradQueries() {
 			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
 		})
 	}
-	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
+	kept := a.keptTiles(rows, step)
+	begin, seen := a.keysSeen(step)
+	k.Pipelined(int(a.s.Attention.Stages), begin, seen, k.I32(step), func(j kernel.Value) {
+		kept.load(j)
 		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
 		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
 		score.Zero()
@@ -79,8 +82,12 @@ func (a *attentionKernel) gradQueries() {
 		by.DotTransposed(g, v)
 		a.hide(score, a.first, j, scale, rows, step)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(factor, o[0].Neg()).Exp2() }, lse)
-		a.dropChange(by, j)
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Add(o[1])) }, by, delta)
+		if kept != nil {
+			kept.change(by, delta)
+			score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, by)
+		} else {
+			score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Add(o[1])) }, by, delta)
+		}
 		weight.Round(score)
 		out.Dot(weight, key, false)
 	})
@@ -112,6 +119,10 @@ func (a *attentionKernel) gradKeys() {
 	if a.s.Attention.Grouped {
 		turns = tiles.Mul(a.shared.Value)
 	}
+	if a.s.spanned() {
+		some := a.first.Lt(a.to).And(a.first.Add(k.I32(rows)).Gt(a.from))
+		turns = some.Select(turns, k.I32(0))
+	}
 	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), turns, k.I32(1), func(j kernel.Value) {
 		head, tile := kvHead, j
 		if a.s.Attention.Grouped {
@@ -140,7 +151,7 @@ func (a *attentionKernel) gradKeys() {
 			})
 		}
 		if a.s.drops() {
-			a.dropKeys(score, by, delta, head, first)
+			a.dropKeys(score, by, delta)
 		}
 		weight.Round(score)
 		dv.Dot(weight, g, false)

@@ -45,7 +45,9 @@ func (a *attention) fewSpec() (s attentionSpec, parts, part int) {
 		s.Loads = 4
 	}
 	if m := &a.mask; m.Ptr != 0 {
-		s.Padding = m.Stride[1] == 0 && (m.Stride[2] == 0 || a.queries == 1)
+		if m.Stride[1] == 0 && (m.Stride[2] == 0 || a.queries == 1) {
+			s.Padding = maskSame
+		}
 	}
 	step, together := s.fewStep(), 2 // the blocks that have room on a multiprocessor
 	if s.Rows > 2 {
@@ -153,7 +155,7 @@ func (a *attentionKernel) few() {
 			of[e] = v.Mul(scale)
 		}
 		q, sums = append(q, of), append(sums, newPartSums(k, fewWidth))
-		if a.s.masked() && (i == 0 || !s.Padding) {
+		if a.s.masked() && (i == 0 || s.Padding == 0) {
 			masks = append(masks, a.maskRow(head, query))
 		}
 	}

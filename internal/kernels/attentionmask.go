@@ -18,6 +18,9 @@ func (s *Spec) masked() bool { return s.Ins > 1 && s.DTypes[maskType] != dtype.I
 func (s *Spec) added() bool  { return s.masked() && s.DTypes[maskType] != dtype.Bool }
 func (s *Spec) drops() bool  { return s.Ins > 2 }
 
+// spanned reports whether the kernel knows the spans of attentionSpans.
+func (s *Spec) spanned() bool { return s.Attention.Padding == maskSpans }
+
 // layMask copies a mask whose rows are not contiguous.
 func (a *attention) layMask(is Issuer) (err error) {
 	m := &a.mask
@@ -80,7 +83,7 @@ func (a *attentionKernel) maskOf(head kernel.Value) func(query, key, keyIn kerne
 			place = key.Shr(one).Add(keyIn.And(k.I32(-2)).Shr(one))
 		}
 		at := place.Min(last).Convert(dtype.Int64)
-		if !s.Padding {
+		if s.Padding == 0 {
 			at = query.Min(lastQuery).Convert(dtype.Int64).Mul(rowStride).Add(at)
 		}
 		v := u.Load(at)
@@ -137,71 +140,44 @@ func (a *attentionKernel) finite(top kernel.Value) kernel.Value {
 	return a.unseen(top).Select(top.Like(0), top)
 }
 
-// weigh turns a tile of scores, a row for each key, into weights. sums are the logarithms of the sums of queries from first on.
+// weigh turns a tile of scores, a row for each key, into weights. sums are the logarithms of the sums of queries from first on. The weights
+// that a dropout does not keep get a negative sign.
 func (a *attentionKernel) weigh(score, sums kernel.Tile, scale, head, first kernel.Value) {
-	if !a.s.masked() {
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(scale, o[0].Neg()).Exp2() }, sums)
-		return
+	signed := func(_, _, w kernel.Value) kernel.Value { return w }
+	if a.s.drops() {
+		kept := a.keptOf(head, first)
+		signed = func(row, col, w kernel.Value) kernel.Value { return kept(row, col).Select(w, w.Neg()) }
 	}
-	at := a.maskOf(head)
-	score.Map(func(row, col, v kernel.Value, o []kernel.Value) kernel.Value {
-		query := first.Add(col)
-		seen, mask := query.Lt(a.queries.Value), at(query, a.first, row)
-		if a.s.added() {
-			v = a.plus(v, scale, mask).Sub(o[0])
-		} else {
-			v, seen = v.FMA(scale, o[0].Neg()), seen.And(mask)
-		}
-		return seen.Select(v.Exp2(), v.Like(0))
-	}, sums)
-}
-
-// keptOf returns whether a head keeps a weight. Query and key are the sums of a tile's first one, which is a multiple of 32 for keys, and a
-// row or column of the tile; they may be outside of the head.
-func (a *attentionKernel) keptOf(head kernel.Value) func(query, key, keyIn kernel.Value) kernel.Value {
-	k := a.k
-	rows := k.I32(keptRows)
-	line := a.batch.Mul(a.heads.Value).Add(head).MulWide(a.tiles(a.queries.Value, keptRows).Mul(rows))
-	u := a.kept.Offset(line.Mul(a.keptWords.Convert(dtype.Int64)))
-	five := k.I32(5)
-	return func(query, key, keyIn kernel.Value) kernel.Value {
-		word := u.Load(query.MulWide(a.keptWords.Value).Add(key.Shr(five).Add(keyIn.Shr(five)).Convert(dtype.Int64)))
-		return word.Shr(keyIn.And(k.I32(31))).And(k.U32(1)).Ne(k.U32(0))
+	plain := func(seen func(row kernel.Value) kernel.Value) {
+		score.Map(func(row, col, v kernel.Value, o []kernel.Value) kernel.Value {
+			w := v.FMA(scale, o[0].Neg()).Exp2()
+			if seen != nil {
+				w = seen(a.first.Add(row)).Select(w, v.Like(0))
+			}
+			return signed(row, col, w)
+		}, sums)
 	}
-}
-
-// drop sets the dropped weights of a tile to 0, which has keys from key on.
-func (a *attentionKernel) drop(weights kernel.Tile, key kernel.Value) {
-	if !a.s.drops() {
-		return
+	masked := func() {
+		at := a.maskOf(head)
+		score.Map(func(row, col, v kernel.Value, o []kernel.Value) kernel.Value {
+			query := first.Add(col)
+			seen, mask := query.Lt(a.queries.Value), at(query, a.first, row)
+			if a.s.added() {
+				v = a.plus(v, scale, mask).Sub(o[0])
+			} else {
+				v, seen = v.FMA(scale, o[0].Neg()), seen.And(mask)
+			}
+			return signed(row, col, seen.Select(v.Exp2(), v.Like(0)))
+		}, sums)
 	}
-	kept := a.keptOf(a.head)
-	weights.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-		return kept(a.first.Add(row), key, col).Select(v, v.Like(0))
-	})
-}
-
-// dropChange turns the gradients of a tile's dropped weights, which has keys from key on, into those of its weights.
-func (a *attentionKernel) dropChange(by kernel.Tile, key kernel.Value) {
-	if !a.s.drops() {
-		return
+	switch {
+	case !a.s.masked():
+		plain(nil)
+	case !a.knowsWhole():
+		masked()
+	default:
+		a.k.IfElse(a.whole, func() {
+			plain(func(key kernel.Value) kernel.Value { return key.Ge(a.from).And(key.Lt(a.to)) })
+		}, masked)
 	}
-	kept, scale := a.keptOf(a.head), a.keptScale.Convert(dtype.Float32)
-	by.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-		return kept(a.first.Add(row), key, col).Select(v.Mul(scale), v.Like(0))
-	})
-}
-
-// dropKeys is what attentionKeys does in a tile of queries from first on: by, the gradients of the dropped weights, become those of the
-// scores, and the dropped weights become 0. In between, their sign says which are dropped, so that what is kept is loaded once.
-func (a *attentionKernel) dropKeys(weights, by, delta kernel.Tile, head, first kernel.Value) {
-	kept, scale := a.keptOf(head), a.keptScale.Convert(dtype.Float32)
-	weights.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-		return kept(first.Add(col), a.first, row).Select(v, v.Neg())
-	})
-	by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
-		zero := v.Like(0)
-		return o[0].Gt(zero).Select(v.Mul(scale), zero).Add(o[1]).Mul(o[0].Abs())
-	}, weights, delta)
-	weights.Map(func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Maximum(v.Like(0)) })
 }

@@ -192,6 +192,24 @@ func (y *comparer) Issue(l *Launch) error {
 
 func (y *comparer) Workspace(int) (uint64, error) { return 1 << 30, nil }
 
+// layAttention launches attention.
+func layAttention(t *testing.T, y *comparer, captured Philox, of func(dt dtype.DType, shape ...int) Operand) {
+	h := dtype.Float16
+	heads, rows, kept := of(h, 2, 4, 100, 64), of(dtype.Float32, 2, 4, 100), of(dtype.Uint32, 2, 4, 4, 128)
+	for _, ph := range []Philox{{}, captured} {
+		check(t, DropoutBits(y, 0.5, kept, 100, 100, ph))
+	}
+	for _, attend := range []AttentionOpt{{Scale: 1, Causal: true}, {Scale: 1, Mask: of(dtype.Bool, 2, 4, 100, 100)},
+		{Scale: 1, Kept: kept}, {Scale: 1, Mask: of(h, 2, 4, 100, 100), Kept: kept}} {
+		check(t, Attention(y, heads, rows, heads, heads, heads, attend))
+		check(t, AttentionBackward(y, heads, heads, heads, heads, heads, rows, heads, heads, heads, attend))
+	}
+	keys, padding := of(h, 2, 4, 300, 64), AttentionOpt{Scale: 1, Mask: of(dtype.Bool, 2, 4, 100, 300)}
+	padding.Mask.Stride = []int{300, 0, 0, 1}
+	check(t, Attention(y, heads, rows, heads, keys, keys, padding))
+	check(t, AttentionBackward(y, heads, keys, keys, heads, heads, rows, heads, keys, keys, padding))
+}
+
 // layGathered launches convolutions whose operand the copy engine gathers.
 func layGathered(t *testing.T, y *comparer, of func(dt dtype.DType, shape ...int) Operand) {
 	h := dtype.Float16
@@ -317,16 +335,7 @@ func TestLayouts(t *testing.T) {
 	check(t, ConvData(y, each, in, weight, out))
 	check(t, ConvWeight(y, each, weight, out, in))
 	layGathered(t, y, of)
-	heads, rows := of(h, 2, 4, 100, 64), of(f, 2, 4, 100)
-	kept := of(dtype.Uint32, 2, 4, 128, 4)
-	for _, ph := range []Philox{{}, captured} {
-		check(t, DropoutBits(y, 0.5, kept, 100, 100, ph))
-	}
-	for _, attend := range []AttentionOpt{{Scale: 1, Causal: true}, {Scale: 1, Mask: of(dtype.Bool, 2, 4, 100, 100)},
-		{Scale: 1, Kept: kept}, {Scale: 1, Mask: of(h, 2, 4, 100, 100), Kept: kept}} {
-		check(t, Attention(y, heads, rows, heads, heads, heads, attend))
-		check(t, AttentionBackward(y, heads, heads, heads, heads, heads, rows, heads, heads, heads, attend))
-	}
+	layAttention(t, y, captured, of)
 	for family := FamilyPointwise; family < familyCount; family++ {
 		if len(y.seen[family]) == 0 {
 			t.Errorf("no kernel of family %d was launched", family)

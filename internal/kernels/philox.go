@@ -1,6 +1,9 @@
 package kernels
 
 import (
+	gomath "math"
+	"sort"
+
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math"
 	"tenon.dev/kernel"
@@ -107,6 +110,14 @@ func (p *philoxState) words(block kernel.Value, keys philoxKeys) [4]kernel.Value
 // uniform32 maps a Uint32 to (0, 1] as cuRAND does: x·2⁻³² + 2⁻³³ in float32.
 func uniform32(w kernel.Value) kernel.Value {
 	return w.Convert(dtype.Float32).FMA(w.Builder().F32(0x1p-32), w.Builder().F32(0x1p-33))
+}
+
+// wordsBelow returns how many words uniform32 maps to numbers below p < 1. These are the lowest ones, so that a word need not be mapped to
+// be compared with p.
+func wordsBelow(p float64) uint32 {
+	return uint32(sort.Search(gomath.MaxUint32, func(w int) bool {
+		return float64(float32(float64(float32(uint32(w)))*0x1p-32+0x1p-33)) >= p
+	}))
 }
 
 // uniform64 maps two Uint32s to (0, 1] as cuRAND does: their low 53 bits, mixed, times 2⁻⁵³, plus 2⁻⁵⁴.

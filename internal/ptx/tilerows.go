@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"math/bits"
 	"slices"
 
 	"tenon.dev/dtype"
@@ -173,11 +174,8 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 	b := in.Blocks[0]
 	used := map[kir.Value]bool{}
 	usedIn(b, used)
-	early, known := loadsBefore(b), knownPlaces(b, t)
-	at := &positions{rows: map[int]string{}, cols: map[int]string{}, known: known, shifted: map[[3]int]string{}}
-	if len(known) > 0 {
-		at.odd = [2]string{f.to(word, "mov.b32", "0"), f.to(word, "mov.b32", "1")}
-	}
+	early, known := loadsBefore(b), f.knownPlaces(b, t)
+	at := &positions{rows: map[int]string{}, cols: map[int]string{}, known: known, shared: map[[3]int]string{}}
 	rows := f.rowElements(in, t)
 	memory := map[reuseKey][]string{}
 	if len(early) > 0 {
@@ -300,10 +298,16 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 			}
 			for _, x := range b.Instrs {
 				switch p := at.known[x]; p.what {
-				case oddColumn:
-					f.names[x.Res[0]] = at.odd[e]
+				case constColumn:
+					f.names[x.Res[0]] = at.constant(f, (it.col+e)&p.by)
+				case constRow:
+					f.names[x.Res[0]] = at.constant(f, it.row&p.by)
 				case evenColumn:
 					f.names[x.Res[0]] = place(at.cols, column, it.col)
+				case firstColumn:
+					f.names[x.Res[0]] = at.and(f, column, p, 0)
+				case firstRow:
+					f.names[x.Res[0]] = at.and(f, place(at.rows, t.arr.row, it.row&^15), p, it.row&^15)
 				case shiftedColumn:
 					f.names[x.Res[0]] = at.shift(f, column, p, (it.col+e)>>p.by)
 				case shiftedRow:
@@ -331,23 +335,40 @@ func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, 
 type positions struct {
 	// rows and cols are registers with rows and columns, by their distance from the thread's first one.
 	rows, cols map[int]string
-	// known are the instructions that knownPlaces returns, odd registers with 0 and 1, and shifted those of shifted rows and columns.
-	known   map[*kir.Instr]knownPlace
-	odd     [2]string
-	shifted map[[3]int]string
+	// known are the instructions that knownPlaces returns, and shared the registers with their results.
+	known  map[*kir.Instr]knownPlace
+	shared map[[3]int]string
+}
+
+// constant returns a register with n.
+func (at *positions) constant(f *function, n int) string {
+	key := [3]int{int(constColumn), 0, n}
+	if at.shared[key] == "" {
+		at.shared[key] = f.to(word, "mov.b32", itoa(n))
+	}
+	return at.shared[key]
+}
+
+// and returns a register with the bits of first that p says. It is the same for all elements with equal n.
+func (at *positions) and(f *function, first string, p knownPlace, n int) string {
+	key := [3]int{int(p.what), p.by, n}
+	if at.shared[key] == "" {
+		at.shared[key] = f.to(word, "and.b32", first, itoa(p.by))
+	}
+	return at.shared[key]
 }
 
 // shift returns a register with row or column first shifted as p says, plus n for columns. Elements with equal n have the same register.
 func (at *positions) shift(f *function, first string, p knownPlace, n int) string {
 	key := [3]int{int(p.what), p.by, n}
-	if at.shifted[key] == "" {
+	if at.shared[key] == "" {
 		reg := f.to(word, "shr.s32", first, itoa(p.by))
 		if p.what == shiftedColumn {
 			reg = f.addImm(reg, n)
 		}
-		at.shifted[key] = reg
+		at.shared[key] = reg
 	}
-	return at.shifted[key]
+	return at.shared[key]
 }
 
 // elementPlace says that a register holds the sum of another one and a constant.
@@ -366,8 +387,12 @@ type placeKind uint8
 
 const (
 	_ placeKind = iota
-	// oddColumn says whether a column is odd, and evenColumn is the column rounded down to an even one.
-	oddColumn
+	// constColumn and constRow are bits of a column or row that are known when the kernel is built, and firstColumn and firstRow such that
+	// all elements of a thread have, or all in 16 rows. evenColumn is the column rounded down to an even one.
+	constColumn
+	constRow
+	firstColumn
+	firstRow
 	evenColumn
 	// shiftedColumn and shiftedRow are a column or row shifted right.
 	shiftedColumn
@@ -378,27 +403,40 @@ var nothing knownPlace
 
 // knownPlaces returns the instructions of b, the region of a map over t, whose results several elements of a thread share. The threads of
 // the matrix units have both columns of a pair, so whether a column is odd is known, and the even one is the same for the two. A thread's
-// first column is below 8 in its warp's share, and the other distances are multiples of 8 and 1; its rows are the same and 8 further in
-// every 16.
-func knownPlaces(b *kir.Block, t *tile) map[*kir.Instr]knownPlace {
-	known, consts := map[*kir.Instr]knownPlace{}, map[kir.Value]uint32{}
+// first column is even and below 8 in its warp's share, so only its bits 1 and 2 differ from thread to thread, and the other distances are
+// multiples of 8 and 1; its first row has bit 3 clear, and the others are 8 further in every 16.
+func (f *function) knownPlaces(b *kir.Block, t *tile) map[*kir.Instr]knownPlace {
+	known, consts := map[*kir.Instr]knownPlace{}, map[kir.Value]uint64{}
 	if t.arr.unit == plain || t.arr.turned || t.Cols == 1 {
 		return known
 	}
 	for _, x := range b.Instrs {
 		if x.Op == kir.OpConst {
-			consts[x.Res[0]] = uint32(x.Imm)
+			consts[x.Res[0]] = x.Imm
 			continue
 		}
 		if x.Type != dtype.Int32 || len(x.Args) != 2 {
 			continue
 		}
-		column, row, c := x.Args[0] == b.Params[1], x.Args[0] == b.Params[0], consts[x.Args[1]]
+		imm, inside := consts[x.Args[1]]
+		if !inside {
+			var before bool
+			if imm, before = f.consts[x.Args[1]]; !before {
+				continue
+			}
+		}
+		column, row, c := x.Args[0] == b.Params[1], x.Args[0] == b.Params[0], uint32(imm)
 		switch {
-		case x.Op == kir.OpAnd && column && c == 1:
-			known[x] = knownPlace{what: oddColumn}
 		case x.Op == kir.OpAnd && column && c == ^uint32(1):
 			known[x] = knownPlace{what: evenColumn}
+		case x.Op == kir.OpAnd && column && c&6 == 0 && c < 1<<16 && (t.arr.across == 1 || t.arr.cols%(1<<bits.Len32(c)) == 0):
+			known[x] = knownPlace{constColumn, int(c)}
+		case x.Op == kir.OpAnd && column && c&^6 == 0:
+			known[x] = knownPlace{firstColumn, int(c)}
+		case x.Op == kir.OpAnd && row && c == 8:
+			known[x] = knownPlace{constRow, int(c)}
+		case x.Op == kir.OpAnd && row && c&8 == 0 && c < 1<<16:
+			known[x] = knownPlace{firstRow, int(c)}
 		case x.Op == kir.OpShr && column && c >= 3 && c < 31 && (t.arr.across == 1 || t.arr.cols%(1<<c) == 0):
 			known[x] = knownPlace{shiftedColumn, int(c)}
 		case x.Op == kir.OpShr && row && c >= 4 && c < 31:
