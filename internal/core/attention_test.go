@@ -49,11 +49,12 @@ func TestAttentionSizes(t *testing.T) {
 		type size struct{ b, h, kv, t, s, d int }
 		sizes := []size{
 			{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {1, 4, 2, 33, 130, 32}, {1, 2, 2, 150, 140, 128}, {2, 2, 1, 257, 64, 64},
-			{1, 2, 2, 20, 20, 24},
+			{1, 2, 2, 20, 20, 24}, {2, 2, 1, 130, 90, 40}, {1, 1, 1, 70, 1100, 80}, {1, 2, 2, 20, 30, 20}, {1, 8, 2, 1, 300, 80},
 			{1, 2, 1, 520, 300, 64}, {1, 1, 1, 130, 1030, 128}, {1, 1, 1, 70, 4100, 64}, // wide steps
 		}
 		if strings.HasSuffix(t.Name(), "/cuda") {
-			sizes = append(sizes, size{2, 4, 4, 1024, 1024, 64}, size{1, 4, 2, 1000, 1500, 128})
+			sizes = append(sizes, size{2, 4, 4, 1024, 1024, 64}, size{1, 4, 2, 1000, 1500, 128}, size{1, 4, 2, 1000, 1500, 88},
+				size{2, 4, 4, 777, 1024, 40})
 		}
 		for _, c := range sizes {
 			for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
@@ -204,7 +205,7 @@ func TestAttentionMasks(t *testing.T) {
 func TestAttentionDropout(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(17, 18))
-		for _, c := range []struct{ h, kv, n, s, d int }{{2, 2, 20, 64, 32}, {4, 2, 33, 70, 32}, {3, 1, 7, 33, 32}, {4, 2, 70, 300, 64},
+		for _, c := range []struct{ h, kv, n, s, d int }{{2, 2, 20, 64, 32}, {4, 2, 33, 70, 32}, {3, 1, 7, 33, 32}, {4, 2, 70, 300, 40},
 			{1, 1, 130, 1100, 128}} {
 			const b = 2
 			d := c.d

@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	gomath "math"
+	"math/bits"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math"
@@ -36,7 +37,7 @@ const (
 
 // attentionSpec is what kernels of attention are specialised on.
 type attentionSpec struct {
-	// Width is the length of a head's vectors.
+	// Width is the length of a head's vectors. Tiles have tileWidth columns, of which those from Width on are 0.
 	Width uint16
 	// Rows is the number of queries (or keys, in attentionKeys) per block, Step the number of keys
 	// (or queries) per iteration.
@@ -79,8 +80,11 @@ type AttentionOpt struct {
 
 // AttentionTakes reports whether the kernels of attention run on the device for heads of t with vectors of width elements.
 func AttentionTakes(lim *Limits, t dtype.DType, width int) bool {
-	return t.Size() == 2 && t.IsFloat() && width >= 16 && width <= 128 && width&(width-1) == 0 && lim.Major >= 8
+	return t.Size() == 2 && t.IsFloat() && width >= 8 && width <= 128 && width%8 == 0 && lim.Major >= 8
 }
+
+// tileWidth returns the number of columns of tiles whose rows are vectors: the next power of two from 16 on.
+func (s *attentionSpec) tileWidth() int { return max(16, 1<<bits.Len16(s.Width-1)) }
 
 // attention is a planned attention: batches of heads of queries by keys. Several heads of queries share one head of keys.
 type attention struct {
@@ -186,16 +190,16 @@ func alignedRows(o *Operand) bool {
 // products, but with few steps a block has too little to overlap.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	s := attentionSpec{Width: uint16(a.width), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
-	wideFrom := 0
+	wideFrom, width := 0, s.tileWidth()
 	dropped := a.opt.Kept.Ptr != 0
 	switch {
-	case stage == attentionForward && a.width > 64 && a.queries > 64:
+	case stage == attentionForward && width > 64 && a.queries > 64:
 		s.Rows, s.Stages, wideFrom = 128, 4, 1024
-	case stage == attentionForward && a.width == 64:
+	case stage == attentionForward && width == 64:
 		wideFrom = 4096
-	case stage == attentionKeys && a.width == 64:
+	case stage == attentionKeys && width == 64:
 		s.Stages, wideFrom = 3, 512
-	case stage != attentionForward && a.width <= 64:
+	case stage != attentionForward && width <= 64:
 		s.Stages = 3
 	}
 	walked := a.keys
@@ -228,7 +232,7 @@ func (s *attentionSpec) threads() int { return 2 * int(s.Rows) }
 // shared returns an upper estimate of the shared memory of a tile: two operands of the block, two and two rows for each stage, and the
 // passage of results to memory.
 func (s *attentionSpec) shared() int {
-	return 2*int(s.Width)*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 2*4*int(s.Stages)*int(s.Step) + 18<<10
+	return 2*s.tileWidth()*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 2*4*int(s.Stages)*int(s.Step) + 18<<10
 }
 
 // walks returns the operands that a stage's blocks iterate over.
@@ -253,10 +257,10 @@ func (a *attention) mappable(lim *Limits, stage attentionStage) bool {
 	return true
 }
 
-// tensorMap returns the map of o for tiles with the given number of lines.
-func (a *attention) tensorMap(o *Operand, lines int) kir.TensorMap {
+// tensorMap returns the map of o for tiles of s.
+func (a *attention) tensorMap(o *Operand, s *attentionSpec) kir.TensorMap {
 	size := o.DType.Size()
-	m := kir.TensorMap{Addr: o.Ptr, Tile: kir.MapTile{Type: o.DType, Line: a.width, Lines: lines, Groups: true}}
+	m := kir.TensorMap{Addr: o.Ptr, Tile: kir.MapTile{Type: o.DType, Line: s.tileWidth(), Lines: int(s.Step), Groups: true}}
 	m.Dims = [4]int{a.width, o.Shape[2], o.Shape[1], o.Shape[0]}
 	for i := range m.Strides {
 		if m.Strides[i] = a.width * size; m.Dims[i+1] > 1 {
@@ -292,11 +296,11 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	args.rows.host = a.batch * a.heads * a.padded
 	if r.Mapped {
 		for i, o := range a.walks(stage) {
-			args.maps[i].host = a.tensorMap(o, int(r.Step))
+			args.maps[i].host = a.tensorMap(o, r)
 		}
 		args.rowMap.host = a.rowMap(int(r.Step))
 	}
-	blocks, threads := ceilDiv(args.rows.host, deltaThreads/(a.width/8)), deltaThreads
+	blocks, threads := ceilDiv(args.rows.host, deltaThreads/(r.tileWidth()/8)), deltaThreads
 	if stage != attentionDelta {
 		blocks, threads = a.sections(stage, int(r.Rows), &args), r.threads()
 	}
@@ -514,7 +518,18 @@ func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step, width int) {
 	a.k.FixedThreads(s.threads())
 	a.place(a.tiles(n, int(s.Rows)), heads)
 	a.loadSpan()
-	return int(s.Rows), int(s.Step), int(s.Width)
+	return int(s.Rows), int(s.Step), s.tileWidth()
+}
+
+// ragged reports whether tiles have columns that are not elements of a vector.
+func (s *attentionSpec) ragged() bool { return int(s.Width) < s.tileWidth() }
+
+// inVector reports whether inside is true and a column of a tile is an element of a vector.
+func (a *attentionKernel) inVector(col, inside kernel.Value) kernel.Value {
+	if s := &a.s.Attention; s.ragged() {
+		return inside.And(col.Lt(a.k.I32(int(s.Width))))
+	}
+	return inside
 }
 
 // place computes the block's batch, head and tile; tiles is the number of tiles per head. In causal attention the tiles with the most work
@@ -563,7 +578,7 @@ type elements = func(row, col kernel.Value) (u kernel.Buffer, index, inside kern
 func (a *attentionKernel) element(i int, u kernel.Buffer, first, count kernel.Value) elements {
 	return func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		r := first.Add(row)
-		return u, r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), r.Lt(count)
+		return u, r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), a.inVector(col, r.Lt(count))
 	}
 }
 
@@ -600,7 +615,7 @@ func (a *attentionKernel) store(t kernel.Tile, i int, head, count, factor kernel
 	k, u := a.k, a.matrix(i, head)
 	t.Each(8, func(row, col kernel.Value, vs []kernel.Value) {
 		r := a.first.Add(row)
-		k.If(r.Lt(count), func() {
+		k.If(a.inVector(col, r.Lt(count)), func() {
 			out := make([]kernel.Value, len(vs))
 			for j, v := range vs {
 				if factor.Builder() != nil {
@@ -756,7 +771,7 @@ func (a *attentionKernel) forward() {
 // AttentionSpecs returns the specs of the kernels of attention for t, for tests.
 func AttentionSpecs(t dtype.DType, causal bool) (all []Spec) {
 	lim := &Limits{SharedPerBlock: 227 << 10, Major: 9}
-	for width := 16; width <= 128; width *= 2 {
+	for _, width := range []int{8, 16, 32, 40, 64, 80, 128} {
 		for _, long := range []int{64, 4096} {
 			for stage := attentionForward; stage <= attentionKeys; stage++ {
 				a := attention{opt: AttentionOpt{Causal: causal}, queries: long, keys: long, width: width, shared: 1 + long/4096}

@@ -88,6 +88,9 @@ func TestAttention(t *testing.T) {
 		// few queries: in one part or some, for one or more heads of keys, of more rows than a block has
 		{2, 8, 2, 1, 700, 128}, {1, 3, 3, 2, 1100, 32}, {1, 6, 2, 5, 200, 64}, {3, 4, 4, 15, 140, 16}, {1, 8, 1, 1, 129, 64},
 		{40, 4, 2, 3, 70, 16},
+		// vectors that do not fill a tile
+		{2, 3, 3, 70, 70, 40}, {1, 2, 1, 70, 100, 8}, {1, 2, 2, 200, 190, 80}, {1, 2, 2, 65, 70, 120}, {1, 4, 2, 1, 700, 80},
+		{1, 3, 3, 2, 300, 24}, {1, 6, 2, 5, 200, 104}, {1, 2, 2, 1, 90, 8},
 	} {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
 			for _, causal := range []bool{false, true} {
@@ -145,7 +148,7 @@ func TestAttentionMask(t *testing.T) {
 	hidden := math.Inf(-1)
 	for _, c := range []struct{ b, h, kv, t, s, d int }{
 		{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {2, 4, 2, 33, 130, 32}, {2, 2, 1, 129, 65, 16}, {1, 2, 2, 200, 190, 128},
-		{1, 2, 2, 1, 300, 64}, {2, 1, 1, 300, 1, 64}, {1, 3, 3, 70, 600, 64},
+		{1, 2, 2, 1, 300, 64}, {2, 1, 1, 300, 1, 64}, {1, 3, 3, 70, 600, 64}, {1, 2, 1, 70, 100, 40},
 		{2, 8, 2, 1, 700, 128}, {1, 6, 2, 5, 200, 64}, {2, 3, 3, 11, 1100, 16},
 	} {
 		for _, form := range []struct {
@@ -221,7 +224,7 @@ func TestAttentionMask(t *testing.T) {
 func TestAttentionDropout(t *testing.T) {
 	rng := rand.New(rand.NewPCG(37, 38))
 	for _, c := range []struct{ b, h, kv, t, s, d int }{
-		{1, 1, 1, 7, 5, 16}, {2, 3, 3, 70, 70, 64}, {2, 4, 2, 33, 130, 32}, {1, 2, 2, 200, 190, 128}, {1, 3, 3, 70, 600, 64},
+		{1, 1, 1, 7, 5, 16}, {2, 3, 3, 70, 70, 64}, {2, 4, 2, 33, 130, 32}, {1, 2, 2, 200, 190, 128}, {1, 3, 3, 70, 600, 64}, {1, 2, 1, 70, 100, 40},
 	} {
 		for form := range 3 {
 			for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
@@ -346,7 +349,7 @@ func TestAttentionUnseenKeys(t *testing.T) {
 // are the same. Texts end or begin somewhere, have gaps, one word or none.
 func TestAttentionSpans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(39, 40))
-	for _, c := range []struct{ h, kv, t, s, d int }{{2, 2, 70, 256, 64}, {4, 2, 33, 330, 32}, {1, 1, 300, 300, 128},
+	for _, c := range []struct{ h, kv, t, s, d int }{{2, 2, 70, 256, 64}, {4, 2, 33, 330, 40}, {1, 1, 300, 300, 80},
 		{1, 1, 65, 1100, 64}} {
 		spans := [][2]int{{0, c.s}, {0, 77}, {c.s - 130, c.s}, {100, 200}, {0, 0}, {64, 128}, {c.s - 1, c.s}, {0, 256}}
 		const gaps = 6 // the last two have gaps

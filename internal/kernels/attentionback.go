@@ -18,7 +18,8 @@ func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
 func (a *attentionKernel) rowProducts() {
 	k := a.k
 	k.FixedThreads(deltaThreads)
-	lanes := int(a.s.Attention.Width) / 8
+	lanes := a.s.Attention.tileWidth() / 8
+	most := k.I32(int(a.s.Attention.Width)/8 - 1)
 	lane := k.ThreadIdx(kernel.X).Rem(k.I32(lanes))
 	at := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / lanes)).Add(k.ThreadIdx(kernel.X).Div(k.I32(lanes)))
 	row := at.Min(a.rows.Sub(k.I32(1))) // all lanes must take part
@@ -29,12 +30,16 @@ func (a *attentionKernel) rowProducts() {
 	inside := query.Lt(a.queries.Value)
 	r := query.Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)
 	part := func(i int) []kernel.Value {
-		return a.matrix(i, a.head).LoadVec(r.Mul(a.stride[i].Get(2)).Add(lane.Mul(k.I32(8)).Convert(dtype.Int64)), 8)
+		at := lane.Min(most).Mul(k.I32(8)).Convert(dtype.Int64)
+		return a.matrix(i, a.head).LoadVec(r.Mul(a.stride[i].Get(2)).Add(at), 8)
 	}
 	sum := k.Const(dtype.Float32, 0)
 	x, y := part(atOut), part(atG)
 	for j := range x {
 		sum = x[j].Convert(dtype.Float32).FMA(y[j].Convert(dtype.Float32), sum)
+	}
+	if a.s.Attention.ragged() {
+		sum = lane.Le(most).Select(sum, sum.Like(0))
 	}
 	for d := lanes / 2; d > 0; d /= 2 {
 		sum = sum.Add(sum.ShuffleXor(d))

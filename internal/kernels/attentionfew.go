@@ -66,7 +66,10 @@ func (a *attention) fewBlocks(s *attentionSpec) int {
 }
 
 // fewStep is the number of keys that a block loads together.
-func (s *attentionSpec) fewStep() int { return fewThreads / (int(s.Width) / fewWidth) * int(s.Loads) }
+func (s *attentionSpec) fewStep() int { return fewThreads / s.fewLanes() * int(s.Loads) }
+
+// fewLanes is the number of lanes that share a key. Those beyond its vector have nothing to add.
+func (s *attentionSpec) fewLanes() int { return s.tileWidth() / fewWidth }
 
 // issueFew launches attention of few queries.
 func (a *attention) issueFew(is Issuer) error {
@@ -91,7 +94,7 @@ func (a *attention) issueFew(is Issuer) error {
 	if err := launch(attentionFew, s, a.fewBlocks(&s), all, fewThreads); err != nil || all == 1 {
 		return err
 	}
-	return launch(attentionJoin, attentionSpec{Width: s.Width}, ceilDiv(rows*a.width, joinThreads), 1, joinThreads)
+	return launch(attentionJoin, attentionSpec{Width: s.Width}, ceilDiv(rows, joinThreads/a.width), 1, joinThreads)
 }
 
 // partSums are the sums over some keys for a query: the greatest score, in base 2, and relative to it the sum of weights and elements of
@@ -132,10 +135,11 @@ func (p *partSums) add(top, total kernel.Value, out []kernel.Value) {
 func (a *attentionKernel) few() {
 	k, s, f := a.k, &a.s.Attention, dtype.Float32
 	k.FixedThreads(fewThreads)
-	rows, width, lanes := int(s.Rows), int(s.Width), int(s.Width)/fewWidth
+	rows, width, lanes := int(s.Rows), int(s.Width), s.fewLanes()
 	tid, id := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
 	warp, lane := tid.Div(k.I32(32)), tid.Rem(k.I32(32))
-	group, element := lane.Div(k.I32(lanes)), lane.Rem(k.I32(lanes)).Mul(k.I32(fewWidth))
+	group, own := lane.Div(k.I32(lanes)), lane.Rem(k.I32(lanes)).Mul(k.I32(fewWidth))
+	element := own.Min(k.I32(width - fewWidth))
 	all := a.shared.Mul(a.queries.Value)
 	tiles, heads := a.tiles(all, rows), a.heads.Div(a.shared.Value)
 	matrix := id.Div(tiles)
@@ -153,6 +157,9 @@ func (a *attentionKernel) few() {
 		of := wide(a.matrix(atQ, head).LoadVec(at, fewWidth))
 		for e, v := range of {
 			of[e] = v.Mul(scale)
+			if s.ragged() {
+				of[e] = own.Eq(element).Select(of[e], v.Like(0))
+			}
 		}
 		q, sums = append(q, of), append(sums, newPartSums(k, fewWidth))
 		if a.s.masked() && (i == 0 || s.Padding == 0) {
@@ -197,7 +204,7 @@ func (a *attentionKernel) few() {
 			p.add(p.top.Get().ShuffleXor(d), p.total.Get().ShuffleXor(d), out)
 		}
 		at := warp.Mul(k.I32(rows)).Add(k.I32(i))
-		k.If(lane.Lt(k.I32(lanes)), func() {
+		k.If(a.inVector(own, lane.Lt(k.I32(lanes))), func() {
 			for e := range p.out {
 				outs.Store(at.Mul(k.I32(width)).Add(element).Add(k.I32(e)), p.out[e].Get())
 			}
@@ -342,10 +349,12 @@ func (a *attentionKernel) finish(p *partSums, head, query, e kernel.Value) {
 func (a *attentionKernel) join() {
 	k, width := a.k, int(a.s.Attention.Width)
 	k.FixedThreads(joinThreads)
-	n := k.BlockIdx(kernel.X).Mul(k.I32(joinThreads / width)).Add(k.ThreadIdx(kernel.X).Div(k.I32(width)))
+	perBlock := joinThreads / width
+	own := k.ThreadIdx(kernel.X).Div(k.I32(width))
+	n := k.BlockIdx(kernel.X).Mul(k.I32(perBlock)).Add(own)
 	e := k.ThreadIdx(kernel.X).Rem(k.I32(width))
 	k.Wait()
-	k.If(n.Lt(a.rows.Value), func() {
+	k.If(n.Lt(a.rows.Value).And(own.Lt(k.I32(perBlock))), func() {
 		line := n.Div(a.queries.Value)
 		query := n.Sub(line.Mul(a.queries.Value))
 		a.batch = line.Div(a.heads.Value)
