@@ -50,11 +50,12 @@ func TestAttentionSizes(t *testing.T) {
 		sizes := []size{
 			{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {1, 4, 2, 33, 130, 32}, {1, 2, 2, 150, 140, 128}, {2, 2, 1, 257, 64, 64},
 			{1, 2, 2, 20, 20, 24}, {2, 2, 1, 130, 90, 40}, {1, 1, 1, 70, 1100, 80}, {1, 2, 2, 20, 30, 20}, {1, 8, 2, 1, 300, 80},
+			{1, 2, 1, 70, 130, 256}, {1, 1, 1, 150, 90, 160}, {1, 8, 1, 1, 300, 200}, {1, 1, 1, 20, 30, 264},
 			{1, 2, 1, 520, 300, 64}, {1, 1, 1, 130, 1030, 128}, {1, 1, 1, 70, 4100, 64}, // wide steps
 		}
 		if strings.HasSuffix(t.Name(), "/cuda") {
 			sizes = append(sizes, size{2, 4, 4, 1024, 1024, 64}, size{1, 4, 2, 1000, 1500, 128}, size{1, 4, 2, 1000, 1500, 88},
-				size{2, 4, 4, 777, 1024, 40})
+				size{2, 4, 4, 777, 1024, 40}, size{2, 4, 2, 1000, 1500, 256}, size{2, 4, 4, 777, 1024, 160})
 		}
 		for _, c := range sizes {
 			for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
@@ -206,7 +207,7 @@ func TestAttentionDropout(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(17, 18))
 		for _, c := range []struct{ h, kv, n, s, d int }{{2, 2, 20, 64, 32}, {4, 2, 33, 70, 32}, {3, 1, 7, 33, 32}, {4, 2, 70, 300, 40},
-			{1, 1, 130, 1100, 128}} {
+			{1, 1, 130, 1100, 128}, {2, 1, 70, 130, 256}} {
 			const b = 2
 			d := c.d
 			q, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, d)
@@ -245,7 +246,7 @@ func TestAttentionDropout(t *testing.T) {
 func TestAttentionPadding(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(19, 20))
-		for _, c := range []struct{ h, kv, n, s, d int }{{4, 2, 100, 600, 64}, {2, 2, 70, 1100, 128}, {2, 2, 300, 256, 64}} {
+		for _, c := range []struct{ h, kv, n, s, d int }{{4, 2, 100, 600, 64}, {2, 2, 70, 1100, 128}, {2, 2, 300, 256, 160}} {
 			ends := [][]int64{{0, 0, 100, int64(c.s) - 1, 0}, {int64(c.s), 90, 256, int64(c.s), 0}}
 			b := len(ends[0])
 			q, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, c.d)

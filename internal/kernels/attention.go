@@ -37,8 +37,9 @@ const (
 
 // attentionSpec is what kernels of attention are specialised on.
 type attentionSpec struct {
-	// Width is the length of a head's vectors. Tiles have tileWidth columns, of which those from Width on are 0.
-	Width uint16
+	// Groups is the length of a head's vectors in groups of 8 elements. Piece, if not 0, is which of the pieces of vectors has gradients in
+	// attentionKeys, counted from 1.
+	Groups, Piece uint8
 	// Rows is the number of queries (or keys, in attentionKeys) per block, Step the number of keys
 	// (or queries) per iteration.
 	Rows, Step, Stages uint8
@@ -80,11 +81,39 @@ type AttentionOpt struct {
 
 // AttentionTakes reports whether the kernels of attention run on the device for heads of t with vectors of width elements.
 func AttentionTakes(lim *Limits, t dtype.DType, width int) bool {
-	return t.Size() == 2 && t.IsFloat() && width >= 8 && width <= 128 && width%8 == 0 && lim.Major >= 8
+	return t.Size() == 2 && t.IsFloat() && width >= 8 && width <= 2*mostColumns && width%8 == 0 && lim.Major >= 8 &&
+		(width <= mostColumns || lim.SharedPerBlock >= longShared)
 }
 
-// tileWidth returns the number of columns of tiles whose rows are vectors: the next power of two from 16 on.
-func (s *attentionSpec) tileWidth() int { return max(16, 1<<bits.Len16(s.Width-1)) }
+// mostColumns is the maximum number of columns of a tile of vectors, and longShared the least shared memory for vectors in two such tiles.
+const mostColumns, longShared = 128, 160 << 10
+
+// width is the length of a head's vectors.
+func (s *attentionSpec) width() int { return 8 * int(s.Groups) }
+
+// lanes is the number of threads that share a vector with 8 elements for each of them, rounded up to a power of two.
+func (s *attentionSpec) lanes() int { return max(2, 1<<bits.Len8(s.Groups-1)) }
+
+// pieces returns the numbers of columns of the tiles that vectors are divided into, one or two powers of two from 16 on. Columns beyond the
+// vector are 0.
+func (s *attentionSpec) pieces() []int {
+	width, whole := s.width(), 8*s.lanes()
+	if width > mostColumns {
+		return []int{mostColumns, max(16, 1<<bits.Len(uint(width-mostColumns-1)))}
+	}
+	if rest := max(16, 1<<bits.Len(uint(max(1, width-whole/2)-1))); whole/2+rest < whole {
+		return []int{whole / 2, rest}
+	}
+	return []int{whole}
+}
+
+// columns is the number of columns of all pieces.
+func (s *attentionSpec) columns() (n int) {
+	for _, c := range s.pieces() {
+		n += c
+	}
+	return n
+}
 
 // attention is a planned attention: batches of heads of queries by keys. Several heads of queries share one head of keys.
 type attention struct {
@@ -189,10 +218,16 @@ func alignedRows(o *Operand) bool {
 // operands are read less often; others use fewer rows, so that more blocks share a multiprocessor. Wide steps have fewer and larger
 // products, but with few steps a block has too little to overlap.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
-	s := attentionSpec{Width: uint16(a.width), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
-	wideFrom, width := 0, s.tileWidth()
+	s := attentionSpec{Groups: uint8(a.width / 8), Rows: 64, Step: 64, Stages: 2, Causal: a.opt.Causal}
+	wideFrom, width := 0, 8*s.lanes()
 	dropped := a.opt.Kept.Ptr != 0
 	switch {
+	case width > mostColumns && stage != attentionForward: // more would not fit into registers
+		s.Step, s.Stages = 32, 3
+	case width > mostColumns:
+		if s.Rows = 128; a.queries <= 64 || s.shared() > lim.SharedPerBlock {
+			s.Rows = 64
+		}
 	case stage == attentionForward && width > 64 && a.queries > 64:
 		s.Rows, s.Stages, wideFrom = 128, 4, 1024
 	case stage == attentionForward && width == 64:
@@ -218,7 +253,7 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 // spec returns what a stage's kernel is specialised on.
 func (a *attention) spec(lim *Limits, stage attentionStage) attentionSpec {
 	if stage == attentionDelta {
-		return attentionSpec{Width: uint16(a.width)}
+		return attentionSpec{Groups: uint8(a.width / 8)}
 	}
 	s := a.tile(lim, stage)
 	s.Mapped = s.Stages > 1 && a.mappable(lim, stage)
@@ -232,7 +267,7 @@ func (s *attentionSpec) threads() int { return 2 * int(s.Rows) }
 // shared returns an upper estimate of the shared memory of a tile: two operands of the block, two and two rows for each stage, and the
 // passage of results to memory.
 func (s *attentionSpec) shared() int {
-	return 2*s.tileWidth()*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 2*4*int(s.Stages)*int(s.Step) + 18<<10
+	return 2*s.columns()*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 2*4*int(s.Stages)*int(s.Step) + 18<<10
 }
 
 // walks returns the operands that a stage's blocks iterate over.
@@ -257,10 +292,10 @@ func (a *attention) mappable(lim *Limits, stage attentionStage) bool {
 	return true
 }
 
-// tensorMap returns the map of o for tiles of s.
-func (a *attention) tensorMap(o *Operand, s *attentionSpec) kir.TensorMap {
+// tensorMap returns the map of o for tiles of s with the given number of columns.
+func (a *attention) tensorMap(o *Operand, s *attentionSpec, columns int) kir.TensorMap {
 	size := o.DType.Size()
-	m := kir.TensorMap{Addr: o.Ptr, Tile: kir.MapTile{Type: o.DType, Line: s.tileWidth(), Lines: int(s.Step), Groups: true}}
+	m := kir.TensorMap{Addr: o.Ptr, Tile: kir.MapTile{Type: o.DType, Line: columns, Lines: int(s.Step), Groups: true}}
 	m.Dims = [4]int{a.width, o.Shape[2], o.Shape[1], o.Shape[0]}
 	for i := range m.Strides {
 		if m.Strides[i] = a.width * size; m.Dims[i+1] > 1 {
@@ -280,10 +315,23 @@ func (a *attention) rowMap(step int) kir.TensorMap {
 }
 
 func (a *attention) issue(is Issuer, stage attentionStage) error {
-	lim := is.Limits()
+	s := a.spec(is.Limits(), stage)
+	if stage != attentionKeys || a.width <= mostColumns {
+		return a.issueSpec(is, stage, s)
+	}
+	for range s.pieces() {
+		s.Piece++
+		if err := a.issueSpec(is, stage, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *attention) issueSpec(is Issuer, stage attentionStage, s attentionSpec) error {
 	l := is.NewLaunch()
 	var args attentionArgs
-	r := a.fill(&l.Spec, stage, a.spec(lim, stage), &args)
+	r := a.fill(&l.Spec, stage, s, &args)
 	if a.mask.Ptr != 0 && stage != attentionDelta {
 		r.Pairs = stage != attentionKeys && a.maskInPairs()
 		switch {
@@ -296,11 +344,13 @@ func (a *attention) issue(is Issuer, stage attentionStage) error {
 	args.rows.host = a.batch * a.heads * a.padded
 	if r.Mapped {
 		for i, o := range a.walks(stage) {
-			args.maps[i].host = a.tensorMap(o, r)
+			for p, columns := range r.pieces() {
+				args.maps[i][p].host = a.tensorMap(o, r, columns)
+			}
 		}
 		args.rowMap.host = a.rowMap(int(r.Step))
 	}
-	blocks, threads := ceilDiv(args.rows.host, deltaThreads/(r.tileWidth()/8)), deltaThreads
+	blocks, threads := ceilDiv(args.rows.host, deltaThreads/r.lanes()), deltaThreads
 	if stage != attentionDelta {
 		blocks, threads = a.sections(stage, int(r.Rows), &args), r.threads()
 	}
@@ -393,7 +443,7 @@ type attentionArgs struct {
 	// The keys of a head are divided into parts parts of part keys each in attentionFew.
 	parts, part intArg
 	scale       floatArg
-	maps        [2]mapArg
+	maps        [2][2]mapArg
 	// rowMap describes delta and sums to attentionKeys.
 	rowMap mapArg
 }
@@ -465,10 +515,13 @@ func (a *attentionArgs) layout(p params) {
 		p.f64(&a.keptScale, "kept_scale")
 	}
 	if p.s.Attention.Mapped {
-		p.tensorMap(&a.maps[0], "map0", false)
-		p.tensorMap(&a.maps[1], "map1", false)
+		for i := range a.maps {
+			for n := range p.s.Attention.pieces() {
+				p.tensorMap(&a.maps[i][n], p.number("map", 2*n+i), false)
+			}
+		}
 		if p.s.Op == attentionKeys {
-			p.tensorMap(&a.rowMap, "map2", true)
+			p.tensorMap(&a.rowMap, "row_map", true)
 		}
 	}
 }
@@ -513,21 +566,60 @@ type attentionKernel struct {
 }
 
 // begin assigns the block a tile of n queries or keys of a head, and returns the sizes of its tiles.
-func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step, width int) {
+func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step int) {
 	s := &a.s.Attention
 	a.k.FixedThreads(s.threads())
 	a.place(a.tiles(n, int(s.Rows)), heads)
 	a.loadSpan()
-	return int(s.Rows), int(s.Step), s.tileWidth()
+	return int(s.Rows), int(s.Step)
 }
 
-// ragged reports whether tiles have columns that are not elements of a vector.
-func (s *attentionSpec) ragged() bool { return int(s.Width) < s.tileWidth() }
+// vectors are tiles whose rows are vectors, one for each piece.
+type vectors []kernel.Tile
 
-// inVector reports whether inside is true and a column of a tile is an element of a vector.
-func (a *attentionKernel) inVector(col, inside kernel.Value) kernel.Value {
-	if s := &a.s.Attention; s.ragged() {
-		return inside.And(col.Lt(a.k.I32(int(s.Width))))
+// vectors declares tiles of rows vectors.
+func (a *attentionKernel) vectors(name string, t dtype.DType, rows int) (v vectors) {
+	for p, columns := range a.s.Attention.pieces() {
+		v = append(v, a.k.Tile([...]string{name, name + "_rest"}[p], t, rows, columns))
+	}
+	return v
+}
+
+func (v vectors) zero() {
+	for _, t := range v {
+		t.Zero()
+	}
+}
+
+// dots adds the products of all vectors of v with all of w to score.
+func (v vectors) dots(score kernel.Tile, w vectors) {
+	for p, t := range v {
+		score.DotTransposed(t, w[p])
+	}
+}
+
+// add adds the sums of vectors w with the given weights to v.
+func (v vectors) add(weights kernel.Tile, w vectors) {
+	for p, t := range v {
+		t.Dot(weights, w[p], false)
+	}
+}
+
+// scale multiplies the vectors by the elements of a column.
+func (v vectors) scale(by kernel.Tile) {
+	for _, t := range v {
+		t.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, by)
+	}
+}
+
+// pieceAt returns where piece p begins in a vector.
+func (a *attentionKernel) pieceAt(p int) int { return p * a.s.Attention.pieces()[0] }
+
+// inVector reports whether inside is true and a column of piece p is an element of a vector.
+func (a *attentionKernel) inVector(p int, col, inside kernel.Value) kernel.Value {
+	s := &a.s.Attention
+	if left := s.width() - a.pieceAt(p); left < s.pieces()[p] {
+		return inside.And(col.Lt(a.k.I32(left)))
 	}
 	return inside
 }
@@ -567,29 +659,42 @@ func (a *attentionKernel) tiles(n kernel.Value, size int) kernel.Value {
 	return n.Add(a.k.I32(size - 1)).Div(a.k.I32(size))
 }
 
-// rowsOf fills a tile with rows of u, operand i, from row first on; there are count rows.
-func (a *attentionKernel) rowsOf(t kernel.Tile, i int, u kernel.Buffer, first, count kernel.Value) {
-	t.Load(kernel.AlongCols, 8, a.element(i, u, first, count))
+// rowsOf fills tiles with rows of u, operand i, from row first on; there are count rows.
+func (a *attentionKernel) rowsOf(v vectors, i int, u kernel.Buffer, first, count kernel.Value) {
+	for p, t := range v {
+		t.Load(kernel.AlongCols, 8, a.element(p, i, u, first, count))
+	}
 }
 
 // elements locates the elements of a tile.
 type elements = func(row, col kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
 
-func (a *attentionKernel) element(i int, u kernel.Buffer, first, count kernel.Value) elements {
+func (a *attentionKernel) element(p, i int, u kernel.Buffer, first, count kernel.Value) elements {
 	return func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		r := first.Add(row)
-		return u, r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), a.inVector(col, r.Lt(count))
+		return u, r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(a.column(p, col)), a.inVector(p, col, r.Lt(count))
 	}
 }
 
-// walk fills a tile in the loop: like rowsOf, or through map m.
-func (a *attentionKernel) walk(t kernel.Tile, m int, i int, head, first, count kernel.Value) {
-	f := a.element(i, a.matrix(i, head), first, count)
+// column returns which element of a vector (Int64) a column of piece p has.
+func (a *attentionKernel) column(p int, col kernel.Value) kernel.Value {
+	if p > 0 {
+		col = col.Add(a.k.I32(a.pieceAt(p)))
+	}
+	return col.Convert(dtype.Int64)
+}
+
+// walk fills tiles in the loop: like rowsOf, or through maps m.
+func (a *attentionKernel) walk(v vectors, m int, i int, head, first, count kernel.Value) {
+	u := a.matrix(i, head)
 	if !a.s.Attention.Mapped {
-		t.Load(kernel.AlongCols, 8, f)
+		a.rowsOf(v, i, u, first, count)
 		return
 	}
-	t.LoadMapped(a.maps[m].Group(a.batch), a.k.I32(0), first, head, kernel.AlongCols, 8, f)
+	for p, t := range v {
+		f := a.element(p, i, u, first, count)
+		t.LoadMapped(a.maps[m][p].Group(a.batch), a.k.I32(a.pieceAt(p)), first, head, kernel.AlongCols, 8, f)
+	}
 }
 
 // rowGroup is the number of adjacent elements of a row that are loaded at once.
@@ -610,12 +715,18 @@ func (a *attentionKernel) walkRow(t kernel.Tile, which int, head, first kernel.V
 	t.LoadMapped(a.rowMap.TensorMap, first, line, k.I32(which), kernel.AlongCols, rowGroup, f)
 }
 
-// store writes a tile of sums, times a factor, to operand i.
-func (a *attentionKernel) store(t kernel.Tile, i int, head, count, factor kernel.Value) {
+// store writes tiles of sums, times a factor, to operand i.
+func (a *attentionKernel) store(v vectors, i int, head, count, factor kernel.Value) {
+	for p, t := range v {
+		a.storePiece(p, t, i, head, count, factor)
+	}
+}
+
+func (a *attentionKernel) storePiece(p int, t kernel.Tile, i int, head, count, factor kernel.Value) {
 	k, u := a.k, a.matrix(i, head)
 	t.Each(8, func(row, col kernel.Value, vs []kernel.Value) {
 		r := a.first.Add(row)
-		k.If(a.inVector(col, r.Lt(count)), func() {
+		k.If(a.inVector(p, col, r.Lt(count)), func() {
 			out := make([]kernel.Value, len(vs))
 			for j, v := range vs {
 				if factor.Builder() != nil {
@@ -623,7 +734,7 @@ func (a *attentionKernel) store(t kernel.Tile, i int, head, count, factor kernel
 				}
 				out[j] = v.Convert(u.Type())
 			}
-			u.StoreVec(r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), out...)
+			u.StoreVec(r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(a.column(p, col)), out...)
 		})
 	})
 }
@@ -686,19 +797,18 @@ func (a *attentionKernel) keysSeen(step int) (first, end kernel.Value) {
 // are computed.
 func (a *attentionKernel) forward() {
 	k := a.k
-	rows, step, width := a.begin(a.queries.Value, a.heads.Value)
+	rows, step := a.begin(a.queries.Value, a.heads.Value)
 	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
 	t, f := a.s.Compute, dtype.Float32
-	q, first := k.Tile("q", t, rows, width), k.Tile("first", t, step, width)
-	key, v := k.Tile("k", t, step, width), k.Tile("v", t, step, width)
-	score, weight, out := k.Tile("score", f, rows, step), k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
+	q, first, key, v := a.vectors("q", t, rows), a.vectors("first", t, step), a.vectors("k", t, step), a.vectors("v", t, step)
+	score, weight, out := k.Tile("score", f, rows, step), k.Tile("weight", t, rows, step), a.vectors("out", f, rows)
 	// For each row: the maximum score before this tile and including it, the factor that corrects earlier sums, and the sum of weights.
 	top, next, fix, sum := k.Tile("top", f, rows, 1), k.Tile("next", f, rows, 1), k.Tile("fix", f, rows, 1), k.Tile("sum", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
 	begin, seen := a.keysSeen(step)
 	a.rowsOf(first, atK, a.matrix(atK, kvHead), begin, a.keys.Value)
 	kept := a.keptTiles(rows, step)
-	out.Zero()
+	out.zero()
 	sum.Zero()
 	lowest := func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Like(gomath.Inf(-1)) }
 	next.Zero()
@@ -722,7 +832,7 @@ func (a *attentionKernel) forward() {
 	}
 	kept.load(begin)
 	score.Zero()
-	score.DotTransposed(q, first)
+	q.dots(score, first)
 	powers(begin)
 	weight.Round(score)
 	k.Pipelined(int(a.s.Attention.Stages), begin, seen, k.I32(step), func(j kernel.Value) {
@@ -731,13 +841,13 @@ func (a *attentionKernel) forward() {
 		a.walk(key, 0, atK, kvHead, following, a.keys.Value)
 		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
 		score.Zero()
-		score.DotTransposed(q, key)
-		out.Dot(weight, v, false)
+		q.dots(score, key)
+		out.add(weight, v)
 		more := following.Lt(seen)
 		k.If(more, func() { powers(following) })
 		k.If(more, func() {
 			weight.Round(score)
-			out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
+			out.scale(fix)
 		})
 	})
 	// A maximum that is infinite or NaN makes the whole row NaN, because top - top is NaN then.
@@ -752,7 +862,7 @@ func (a *attentionKernel) forward() {
 		}
 		return whole
 	}, sum, top)
-	out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
+	out.scale(fix)
 	a.store(out, atOut, a.head, a.queries.Value, kernel.Value{})
 	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
 		lse := math.Log2(k, v).Add(o[0].Mul(factor))
@@ -771,12 +881,17 @@ func (a *attentionKernel) forward() {
 // AttentionSpecs returns the specs of the kernels of attention for t, for tests.
 func AttentionSpecs(t dtype.DType, causal bool) (all []Spec) {
 	lim := &Limits{SharedPerBlock: 227 << 10, Major: 9}
-	for _, width := range []int{8, 16, 32, 40, 64, 80, 128} {
+	for _, width := range []int{8, 16, 32, 40, 64, 80, 128, 160, 256} {
 		for _, long := range []int{64, 4096} {
 			for stage := attentionForward; stage <= attentionKeys; stage++ {
 				a := attention{opt: AttentionOpt{Causal: causal}, queries: long, keys: long, width: width, shared: 1 + long/4096}
 				s := Spec{Family: FamilyAttention, Op: stage, Compute: t, Outs: 1, Ins: 1, Attention: a.spec(lim, stage)}
 				s.DTypes[0], s.DTypes[1] = t, t
+				if stage == attentionKeys && width > mostColumns {
+					s.Attention.Piece = 1
+					all = append(all, s)
+					s.Attention.Piece = 2
+				}
 				all = append(all, s)
 			}
 		}

@@ -91,6 +91,8 @@ func TestAttention(t *testing.T) {
 		// vectors that do not fill a tile
 		{2, 3, 3, 70, 70, 40}, {1, 2, 1, 70, 100, 8}, {1, 2, 2, 200, 190, 80}, {1, 2, 2, 65, 70, 120}, {1, 4, 2, 1, 700, 80},
 		{1, 3, 3, 2, 300, 24}, {1, 6, 2, 5, 200, 104}, {1, 2, 2, 1, 90, 8},
+		// and such that need two tiles
+		{1, 2, 1, 70, 100, 256}, {1, 2, 2, 130, 190, 160}, {1, 1, 1, 65, 70, 136}, {1, 8, 1, 1, 300, 256}, {1, 4, 2, 2, 700, 200},
 	} {
 		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
 			for _, causal := range []bool{false, true} {

@@ -18,8 +18,7 @@ func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
 func (a *attentionKernel) rowProducts() {
 	k := a.k
 	k.FixedThreads(deltaThreads)
-	lanes := a.s.Attention.tileWidth() / 8
-	most := k.I32(int(a.s.Attention.Width)/8 - 1)
+	lanes, most := a.s.Attention.lanes(), k.I32(int(a.s.Attention.Groups)-1)
 	lane := k.ThreadIdx(kernel.X).Rem(k.I32(lanes))
 	at := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / lanes)).Add(k.ThreadIdx(kernel.X).Div(k.I32(lanes)))
 	row := at.Min(a.rows.Sub(k.I32(1))) // all lanes must take part
@@ -38,7 +37,7 @@ func (a *attentionKernel) rowProducts() {
 	for j := range x {
 		sum = x[j].Convert(dtype.Float32).FMA(y[j].Convert(dtype.Float32), sum)
 	}
-	if a.s.Attention.ragged() {
+	if lanes > int(a.s.Attention.Groups) {
 		sum = lane.Le(most).Select(sum, sum.Like(0))
 	}
 	for d := lanes / 2; d > 0; d /= 2 {
@@ -54,17 +53,17 @@ func (a *attentionKernel) rowProducts() {
 
 func (a *attentionKernel) gradQueries() {
 	k := a.k
-	rows, step, width := a.begin(a.queries.Value, a.heads.Value)
+	rows, step := a.begin(a.queries.Value, a.heads.Value)
 	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
 	t, f := a.s.Compute, dtype.Float32
 	factor := a.factor(scale)
-	q, g, key, v := k.Tile("q", t, rows, width), k.Tile("g", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
+	q, g, key, v := a.vectors("q", t, rows), a.vectors("g", t, rows), a.vectors("k", t, step), a.vectors("v", t, step)
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
-	weight, out := k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
+	weight, out := k.Tile("weight", t, rows, step), a.vectors("out", f, rows)
 	lse, delta := k.Tile("lse", f, rows, 1), k.Tile("delta", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
 	a.rowsOf(g, atG, a.matrix(atG, a.head), a.first, a.queries.Value)
-	out.Zero()
+	out.zero()
 	at := a.rowsOfHead(a.head)
 	for _, x := range []struct {
 		t    kernel.Tile
@@ -82,9 +81,9 @@ func (a *attentionKernel) gradQueries() {
 		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
 		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
 		score.Zero()
-		score.DotTransposed(q, key)
+		q.dots(score, key)
 		by.Zero()
-		by.DotTransposed(g, v)
+		g.dots(by, v)
 		a.hide(score, a.first, j, scale, rows, step)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(factor, o[0].Neg()).Exp2() }, lse)
 		if kept != nil {
@@ -94,7 +93,7 @@ func (a *attentionKernel) gradQueries() {
 			score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Add(o[1])) }, by, delta)
 		}
 		weight.Round(score)
-		out.Dot(weight, key, false)
+		out.add(weight, key)
 	})
 	a.store(out, atDQ, a.head, a.queries.Value, a.scale.Convert(f))
 }
@@ -102,18 +101,33 @@ func (a *attentionKernel) gradQueries() {
 // gradKeys has a row for each key: its scores are transposed.
 func (a *attentionKernel) gradKeys() {
 	k := a.k
-	rows, step, width := a.begin(a.keys.Value, a.heads.Div(a.shared.Value))
+	rows, step := a.begin(a.keys.Value, a.heads.Div(a.shared.Value))
 	kvHead, scale := a.head, a.scores()
 	t, f := a.s.Compute, dtype.Float32
-	key, v, q, g := k.Tile("k", t, rows, width), k.Tile("v", t, rows, width), k.Tile("q", t, step, width), k.Tile("g", t, step, width)
+	key, v, q, g := a.vectors("k", t, rows), a.vectors("v", t, rows), a.vectors("q", t, step), a.vectors("g", t, step)
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
 	weight, change := k.Tile("weight", t, rows, step), k.Tile("change", t, rows, step)
-	dk, dv := k.Tile("dk", f, rows, width), k.Tile("dv", f, rows, width)
+	first, end := 0, len(q)
+	if n := int(a.s.Attention.Piece); n > 0 {
+		first, end = n-1, n
+	}
+	dk, dv := make(vectors, len(q)), make(vectors, len(q))
+	for p, columns := range a.s.Attention.pieces()[first:end] {
+		dk[first+p] = k.Tile([...]string{"dk", "dk_rest"}[p], f, rows, columns)
+		dv[first+p] = k.Tile([...]string{"dv", "dv_rest"}[p], f, rows, columns)
+	}
+	pieces := func(do func(p int)) {
+		for p := first; p < end; p++ {
+			do(p)
+		}
+	}
 	sums, delta := k.Tile("sums", f, 1, step), k.Tile("delta", f, 1, step)
 	a.rowsOf(key, atK, a.matrix(atK, kvHead), a.first, a.keys.Value)
 	a.rowsOf(v, atV, a.matrix(atV, kvHead), a.first, a.keys.Value)
-	dk.Zero()
-	dv.Zero()
+	pieces(func(p int) {
+		dk[p].Zero()
+		dv[p].Zero()
+	})
 	tiles := a.tiles(a.queries.Value, step)
 	begin := k.I32(0)
 	if a.s.Attention.Causal { // earlier queries see none of the keys
@@ -140,13 +154,13 @@ func (a *attentionKernel) gradKeys() {
 		a.walkRow(sums, 1, head, first)
 		a.walkRow(delta, 0, head, first)
 		score.Zero()
-		score.DotTransposed(key, q)
+		key.dots(score, q)
 		if a.s.drops() { // delta is added to what is kept
 			by.Zero()
 		} else { // with delta added at the end, both would take registers at once
 			by.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, delta)
 		}
-		by.DotTransposed(v, g)
+		v.dots(by, g)
 		a.weigh(score, sums, scale, head, first)
 		if a.s.Attention.Causal {
 			k.If(first.Lt(a.first.Add(k.I32(rows-1))), func() {
@@ -159,17 +173,17 @@ func (a *attentionKernel) gradKeys() {
 			a.dropKeys(score, by, delta)
 		}
 		weight.Round(score)
-		dv.Dot(weight, g, false)
+		pieces(func(p int) { dv[p].Dot(weight, g[p], false) })
 		if !a.s.drops() {
 			by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, score)
 		}
 		change.Round(by)
-		dk.Dot(change, q, false)
+		pieces(func(p int) { dk[p].Dot(change, q[p], false) })
 	})
-	a.store(dk, atDK, kvHead, a.keys.Value, a.scale.Convert(f))
+	pieces(func(p int) { a.storePiece(p, dk[p], atDK, kvHead, a.keys.Value, a.scale.Convert(f)) })
 	var kept kernel.Value
 	if a.s.drops() {
 		kept = a.keptScale.Convert(f)
 	}
-	a.store(dv, atDV, kvHead, a.keys.Value, kept)
+	pieces(func(p int) { a.storePiece(p, dv[p], atDV, kvHead, a.keys.Value, kept) })
 }

@@ -23,10 +23,12 @@ const (
 	fewThreads, fewWarps = 256, 8
 	// fewWidth is the number of elements of a vector that a lane has.
 	fewWidth = 8
-	// joinThreads is the number of threads per block of attentionJoin, which have an element of a result each, and joinLoads the number of
-	// parts that they load together.
-	joinThreads, joinLoads = 128, 4
+	// joinLoads is the number of parts that a thread of attentionJoin loads together.
+	joinLoads = 4
 )
+
+// joinThreads is the number of threads per block of attentionJoin, which have an element of a result each.
+func (s *attentionSpec) joinThreads() int { return max(mostColumns, 8*s.lanes()) }
 
 // isFew reports whether the queries are few.
 func (a *attention) isFew() bool {
@@ -37,8 +39,12 @@ func (a *attention) isFew() bool {
 // fewSpec returns what the kernel is specialised on, and into how many parts of how many keys the keys of a head are divided. The numbers
 // do not depend on the device, so that the results do not either.
 func (a *attention) fewSpec() (s attentionSpec, parts, part int) {
-	s = attentionSpec{Width: uint16(a.width), Rows: 1, Loads: 8}
-	for int(s.Rows) < min(a.shared*a.queries, fewRows) {
+	s = attentionSpec{Groups: uint8(a.width / 8), Rows: 1, Loads: 8}
+	most := fewRows
+	if a.width > mostColumns { // what warps leave has to fit into shared memory
+		most /= 2
+	}
+	for int(s.Rows) < min(a.shared*a.queries, most) {
 		s.Rows *= 2
 	}
 	if s.Rows == fewRows {
@@ -66,10 +72,7 @@ func (a *attention) fewBlocks(s *attentionSpec) int {
 }
 
 // fewStep is the number of keys that a block loads together.
-func (s *attentionSpec) fewStep() int { return fewThreads / s.fewLanes() * int(s.Loads) }
-
-// fewLanes is the number of lanes that share a key. Those beyond its vector have nothing to add.
-func (s *attentionSpec) fewLanes() int { return s.tileWidth() / fewWidth }
+func (s *attentionSpec) fewStep() int { return fewThreads / s.lanes() * int(s.Loads) }
 
 // issueFew launches attention of few queries.
 func (a *attention) issueFew(is Issuer) error {
@@ -94,7 +97,7 @@ func (a *attention) issueFew(is Issuer) error {
 	if err := launch(attentionFew, s, a.fewBlocks(&s), all, fewThreads); err != nil || all == 1 {
 		return err
 	}
-	return launch(attentionJoin, attentionSpec{Width: s.Width}, ceilDiv(rows, joinThreads/a.width), 1, joinThreads)
+	return launch(attentionJoin, attentionSpec{Groups: s.Groups}, ceilDiv(rows, s.joinThreads()/a.width), 1, s.joinThreads())
 }
 
 // partSums are the sums over some keys for a query: the greatest score, in base 2, and relative to it the sum of weights and elements of
@@ -135,11 +138,14 @@ func (p *partSums) add(top, total kernel.Value, out []kernel.Value) {
 func (a *attentionKernel) few() {
 	k, s, f := a.k, &a.s.Attention, dtype.Float32
 	k.FixedThreads(fewThreads)
-	rows, width, lanes := int(s.Rows), int(s.Width), s.fewLanes()
+	rows, width, lanes := int(s.Rows), s.width(), s.lanes()
 	tid, id := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
 	warp, lane := tid.Div(k.I32(32)), tid.Rem(k.I32(32))
 	group, own := lane.Div(k.I32(lanes)), lane.Rem(k.I32(lanes)).Mul(k.I32(fewWidth))
-	element := own.Min(k.I32(width - fewWidth))
+	element, ragged := own, lanes*fewWidth > width // the last lanes have nothing to add
+	if ragged {
+		element = own.Min(k.I32(width - fewWidth))
+	}
 	all := a.shared.Mul(a.queries.Value)
 	tiles, heads := a.tiles(all, rows), a.heads.Div(a.shared.Value)
 	matrix := id.Div(tiles)
@@ -157,7 +163,7 @@ func (a *attentionKernel) few() {
 		of := wide(a.matrix(atQ, head).LoadVec(at, fewWidth))
 		for e, v := range of {
 			of[e] = v.Mul(scale)
-			if s.ragged() {
+			if ragged {
 				of[e] = own.Eq(element).Select(of[e], v.Like(0))
 			}
 		}
@@ -204,7 +210,11 @@ func (a *attentionKernel) few() {
 			p.add(p.top.Get().ShuffleXor(d), p.total.Get().ShuffleXor(d), out)
 		}
 		at := warp.Mul(k.I32(rows)).Add(k.I32(i))
-		k.If(a.inVector(own, lane.Lt(k.I32(lanes))), func() {
+		holds := lane.Lt(k.I32(lanes))
+		if ragged {
+			holds = holds.And(own.Eq(element))
+		}
+		k.If(holds, func() {
 			for e := range p.out {
 				outs.Store(at.Mul(k.I32(width)).Add(element).Add(k.I32(e)), p.out[e].Get())
 			}
@@ -347,9 +357,9 @@ func (a *attentionKernel) finish(p *partSums, head, query, e kernel.Value) {
 
 // join adds up the parts of the keys.
 func (a *attentionKernel) join() {
-	k, width := a.k, int(a.s.Attention.Width)
-	k.FixedThreads(joinThreads)
-	perBlock := joinThreads / width
+	k, width, threads := a.k, a.s.Attention.width(), a.s.Attention.joinThreads()
+	k.FixedThreads(threads)
+	perBlock := threads / width
 	own := k.ThreadIdx(kernel.X).Div(k.I32(width))
 	n := k.BlockIdx(kernel.X).Mul(k.I32(perBlock)).Add(own)
 	e := k.ThreadIdx(kernel.X).Rem(k.I32(width))

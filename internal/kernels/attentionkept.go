@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
@@ -64,14 +66,18 @@ func (t *keptTiles) load(key kernel.Value) {
 func (t *keptTiles) each(tile kernel.Tile, f func(kept, v kernel.Value, o []kernel.Value) kernel.Value, columns ...kernel.Tile) {
 	k := t.a.k
 	for i := 0; i < len(t.words); i += 2 { // a map reads so many tiles at most
+		words := t.words[i:min(i+2, len(t.words))]
 		tile.Map(func(_, col, v kernel.Value, o []kernel.Value) kernel.Value {
-			word := col.And(k.I32(32)).Eq(k.I32(0)).Select(o[0], o[1]).Bitcast(dtype.Uint32)
-			new := f(hasBit(word, col.And(k.I32(6)), col.And(k.I32(25))), v, o[2:])
+			word := o[0]
+			if len(words) > 1 {
+				word = col.And(k.I32(32)).Eq(k.I32(0)).Select(o[0], o[1])
+			}
+			new := f(hasBit(word.Bitcast(dtype.Uint32), col.And(k.I32(6)), col.And(k.I32(25))), v, o[len(words):])
 			if len(t.words) > 2 {
 				new = col.And(k.I32(64)).Eq(k.I32(32*i)).Select(new, v)
 			}
 			return new
-		}, append([]kernel.Tile{t.words[i], t.words[i+1]}, columns...)...)
+		}, append(slices.Clone(words), columns...)...)
 	}
 }
 
