@@ -781,16 +781,20 @@ func (a *attentionKernel) hide(s kernel.Tile, query, key, scale kernel.Value, ro
 	k.IfElse(a.whole, ends, func() { a.hideMasked(s, query, key, scale) })
 }
 
-// keysSeen returns where the keys begin, in tiles of step keys, and end that the block's queries may see.
-func (a *attentionKernel) keysSeen(step int) (first, end kernel.Value) {
-	first, end = a.k.I32(0), a.to
-	if a.s.spanned() {
-		first = a.from.And(a.k.I32(-step))
+// keysFrom returns the first key of the first tile of step keys of which the block's queries may see any.
+func (a *attentionKernel) keysFrom(step int) kernel.Value {
+	if !a.s.spanned() {
+		return a.k.I32(0)
 	}
-	if a.s.Attention.Causal {
-		end = end.Min(a.first.Add(a.k.I32(int(a.s.Attention.Rows))))
+	return a.from.And(a.k.I32(-step))
+}
+
+// keysSeen returns where the keys end that the block's queries may see.
+func (a *attentionKernel) keysSeen() kernel.Value {
+	if !a.s.Attention.Causal {
+		return a.to
 	}
-	return first, end
+	return a.to.Min(a.first.Add(a.k.I32(int(a.s.Attention.Rows))))
 }
 
 // forward overlaps products and exponentials: while the values of one tile of keys are multiplied by their weights, those of the next tile
@@ -805,8 +809,7 @@ func (a *attentionKernel) forward() {
 	// For each row: the maximum score before this tile and including it, the factor that corrects earlier sums, and the sum of weights.
 	top, next, fix, sum := k.Tile("top", f, rows, 1), k.Tile("next", f, rows, 1), k.Tile("fix", f, rows, 1), k.Tile("sum", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
-	begin, seen := a.keysSeen(step)
-	a.rowsOf(first, atK, a.matrix(atK, kvHead), begin, a.keys.Value)
+	a.rowsOf(first, atK, a.matrix(atK, kvHead), a.keysFrom(step), a.keys.Value)
 	kept := a.keptTiles(rows, step)
 	out.zero()
 	sum.Zero()
@@ -830,12 +833,13 @@ func (a *attentionKernel) forward() {
 		sum.AddRows(score)
 		kept.drop(score)
 	}
-	kept.load(begin)
+	kept.load(a.keysFrom(step))
 	score.Zero()
 	q.dots(score, first)
-	powers(begin)
+	powers(a.keysFrom(step))
 	weight.Round(score)
-	k.Pipelined(int(a.s.Attention.Stages), begin, seen, k.I32(step), func(j kernel.Value) {
+	seen := a.keysSeen()
+	k.Pipelined(int(a.s.Attention.Stages), a.keysFrom(step), seen, k.I32(step), func(j kernel.Value) {
 		following := j.Add(k.I32(step))
 		kept.load(following)
 		a.walk(key, 0, atK, kvHead, following, a.keys.Value)

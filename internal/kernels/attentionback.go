@@ -75,8 +75,7 @@ func (a *attentionKernel) gradQueries() {
 		})
 	}
 	kept := a.keptTiles(rows, step)
-	begin, seen := a.keysSeen(step)
-	k.Pipelined(int(a.s.Attention.Stages), begin, seen, k.I32(step), func(j kernel.Value) {
+	k.Pipelined(int(a.s.Attention.Stages), a.keysFrom(step), a.keysSeen(), k.I32(step), func(j kernel.Value) {
 		kept.load(j)
 		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
 		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
