@@ -3687,8 +3687,8 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 // all of one floating-point type, whose leading dimensions broadcast. A query from which a mask hides all keys gets zeros. Under autocast
 // they are converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and Mask, if
-// there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes decide, so that equal
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D = E, a multiple of 8 up to 256:
+// then the backward pass computes them again, in an order that only the shapes decide, so that equal
 // inputs give equal gradients; of a dropout, a bit for each weight is stored. The result then has q's layout, so that if q is
 // x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy. If there are few queries, as when a model writes one token after
 // the other, the keys are divided among blocks, so that all of the device reads them; not with Causal or Dropout. Otherwise it is a

@@ -14,7 +14,8 @@ func TestAttention(t *testing.T) {
 	for _, c := range []struct {
 		b, h, t, d int
 		causal     bool
-	}{{8, 12, 1024, 64, true}, {4, 16, 2048, 64, false}, {4, 32, 4096, 128, true}} {
+	}{{8, 12, 1024, 64, true}, {4, 16, 2048, 64, false}, {8, 16, 1024, 80, false}, {2, 8, 1024, 160, false}, {2, 8, 2048, 256, true},
+		{4, 32, 4096, 128, true}} {
 		x.Scope(func(x *tenon.Exec) {
 			name := fmt.Sprintf("%dx%dx%dx%d", c.b, c.h, c.t, c.d)
 			work := 4 * float64(c.b*c.h*c.t) * float64(c.t*c.d)
@@ -53,7 +54,7 @@ func TestAttention(t *testing.T) {
 }
 
 // TestMaskedAttention measures attention as BERT trains it, forward and backward: under a mask that hides what fills up a batch of texts of
-// 512, 320 and 136 words, with dropout, and with both.
+// 512, 320 and 136 words, with dropout, with both, and with a bias for each pair that is learned as in T5.
 func TestMaskedAttention(t *testing.T) {
 	x := onGPU(t)
 	const b, h, n, d, inner = 32, 12, 512, 64, 10
@@ -66,11 +67,11 @@ func TestMaskedAttention(t *testing.T) {
 		lengths[i] = []int64{512, 320, 136}[i%3]
 	}
 	padding := x.Lt(x.Arange(n, tenon.Int64), tenon.From(x, lengths, b, 1, 1, 1))
-	leaves := ts[:3]
+	bias := x.NoGrad().RandN([]int{1, h, n, n}, tenon.BFloat16).SetRequiresGrad(true)
 	for _, c := range []struct {
 		name string
 		opt  tenon.AttentionOpt
-	}{{"none", tenon.AttentionOpt{}}, {"padding", tenon.AttentionOpt{Mask: padding}}, {"dropout", tenon.AttentionOpt{Dropout: 0.1}},
+	}{{"none", tenon.AttentionOpt{}}, {"bias", tenon.AttentionOpt{Mask: bias}}, {"padding", tenon.AttentionOpt{Mask: padding}}, {"dropout", tenon.AttentionOpt{Dropout: 0.1}},
 		{"both", tenon.AttentionOpt{Mask: padding, Dropout: 0.1}}} {
 		measure := func(name string, f func(x *tenon.Exec)) {
 			runs := timed(t, x, 10, repeated(inner, func(x *tenon.Exec) { x.Scope(f) }))
@@ -78,8 +79,12 @@ func TestMaskedAttention(t *testing.T) {
 		}
 		attend := func(x *tenon.Exec) *tenon.Tensor { return x.ScaledDotProductAttention(ts[0], ts[1], ts[2], c.opt) }
 		measure("", func(x *tenon.Exec) { attend(x.NoGrad()) })
+		leaves := ts[:3:3]
 		for _, a := range leaves {
 			a.SetRequiresGrad(true)
+		}
+		if c.opt.Mask == bias {
+			leaves = append(leaves, bias)
 		}
 		y := attend(x)
 		measure("backward.", func(x *tenon.Exec) {

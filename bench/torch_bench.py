@@ -828,19 +828,21 @@ def fusions(r):
 def attention(r):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    for b, h, t, d, causal in ((8, 12, 1024, 64, True), (4, 16, 2048, 64, False), (4, 32, 4096, 128, True)):
+    for b, h, t, d, causal in ((8, 12, 1024, 64, True), (4, 16, 2048, 64, False), (8, 16, 1024, 80, False), (2, 8, 1024, 160, False),
+                               (2, 8, 2048, 256, True), (4, 32, 4096, 128, True)):
         q, k, v, g = (torch.randn(b, t, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for _ in range(4))
         name = f"{b}x{h}x{t}x{d}" + (".causal" if causal else "")
         work = 4 * b * h * t * t * d / (2 if causal else 1) / 1e12
         inner = 10
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION] if d <= 128 else [SDPBackend.FLASH_ATTENTION]):
 
             def forward():
                 with torch.no_grad():
                     for _ in range(inner):
                         F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-            r.add("attention." + name, "TFLOP/s", [work * inner / s for s in device_seconds(forward)], "cuDNN")
+            kernel = "cuDNN" if d <= 128 else "flash attention"
+            r.add("attention." + name, "TFLOP/s", [work * inner / s for s in device_seconds(forward)], kernel)
             out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
             def backward():
@@ -848,7 +850,7 @@ def attention(r):
                     torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
 
             r.add("attention.backward." + name, "TFLOP/s", [2.5 * work * inner / s for s in device_seconds(backward)],
-                  "cuDNN, not deterministic")
+                  kernel + ", not deterministic")
 
 
 def masked_attention(r):
@@ -857,7 +859,10 @@ def masked_attention(r):
     q, k, v, g = (torch.randn(b, n, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for _ in range(4))
     lengths = torch.tensor([512, 320, 136], device="cuda").repeat(11)[:b]
     padding = torch.arange(n, device="cuda") < lengths.view(b, 1, 1, 1)
-    for name, mask, p in (("none", None, 0.0), ("padding", padding, 0.0), ("dropout", None, 0.1), ("both", padding, 0.1)):
+    bias = torch.randn(1, h, n, n, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    for name, mask, p in (("none", None, 0.0), ("bias", bias, 0.0), ("padding", padding, 0.0), ("dropout", None, 0.1),
+                          ("both", padding, 0.1)):
+        leaves = (q, k, v, bias) if name == "bias" else (q, k, v)
 
         def attend():
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
@@ -872,7 +877,7 @@ def masked_attention(r):
 
         def backward():
             for _ in range(inner):
-                torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
+                torch.autograd.grad(out, leaves, g, retain_graph=True)
 
         r.add("attention.bert.backward." + name, "ms", [s * 1e3 / inner for s in device_seconds(backward)],
               "the kernel that PyTorch chooses, not deterministic")

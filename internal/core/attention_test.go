@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
 )
 
 // attended returns the results of an attention: the output and the gradients of queries, keys and values, in float64.
@@ -273,6 +274,61 @@ func TestAttentionPadding(t *testing.T) {
 								t.Fatalf("%v, mask %d, dropout %v: %s %d is %v, want %v", c, m, p, name, j, got[i][j], w)
 							}
 						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestAttentionMaskGrad compares the gradient of a mask that is added, such as a bias that a model learns, with that of float64: of masks
+// that broadcast or do not, with lines of any length, hidden keys and dropout, and with further derivatives.
+func TestAttentionMaskGrad(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(21, 22))
+		for _, c := range []struct {
+			h, kv, n, s, d int
+			mask           []int
+		}{{3, 3, 49, 49, 32, []int{1, 3, 49, 49}}, {2, 1, 70, 130, 64, []int{70, 130}}, {2, 2, 33, 301, 40, []int{2, 1, 1, 301}},
+			{2, 2, 20, 71, 160, []int{2, 2, 20, 71}}, {2, 2, 1, 64, 16, []int{2, 1, 1, 64}}} {
+			const b = 2
+			for _, p := range []float64{0, 0.25} {
+				q, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, c.d)
+				k, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, c.d)
+				v, _ := randomOf(x, r, dtype.BFloat16, b, c.kv, c.s, c.d)
+				g, _ := randomOf(x, r, dtype.BFloat16, b, c.h, c.n, c.d)
+				mask, _ := randomOf(x, r, dtype.BFloat16, c.mask...)
+				keys := x.Arange(float64(c.s), dtype.Int64, ArangeOpt{})
+				mask = x.MaskedFillS(mask, x.EqS(x.RemainderS(keys, 11), 3), math.Inf(-1))
+				run := func(dt dtype.DType, further bool) (all [5][]float64) {
+					if err := x.Generator().SetSeed(99); err != nil {
+						t.Fatal(err)
+					}
+					var leaves []*Tensor
+					for _, a := range []*Tensor{q, k, v, mask} {
+						leaf := x.Clone(x.ToDType(a, dt))
+						leaf.SetRequiresGrad(true)
+						leaves = append(leaves, leaf)
+					}
+					opt := AttentionOpt{Mask: leaves[3], Dropout: p, GroupedHeads: true}
+					y := x.ScaledDotProductAttention(leaves[0], leaves[1], leaves[2], opt)
+					grads, err := x.Grad([]*Tensor{y}, leaves, GradOpt{Gradients: []*Tensor{x.ToDType(g, dt)}, CreateGraph: further})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !infer.Same(grads[3].shape, mask.shape) || !grads[3].IsContiguous() {
+						t.Fatalf("the gradient of a mask %v is %v with strides %v", mask.shape, grads[3].shape, grads[3].stride)
+					}
+					for i, a := range append([]*Tensor{y}, grads...) {
+						all[i] = doubles(t, x, a)
+					}
+					return all
+				}
+				want := run(dtype.Float32, false)
+				for _, further := range []bool{false, true} {
+					got := run(dtype.BFloat16, further)
+					for i, name := range []string{"y", "dq", "dk", "dv", "dmask"} {
+						wantClose(t, fmt.Sprint(c, p, further, name), got[i], want[i], 18.0/256)
 					}
 				}
 			}

@@ -11,8 +11,7 @@ import (
 )
 
 // rowAttention is attention without stored weights; lse is the base-2 logarithm of each row's sum of exponentials. causal is 1 or 0. The
-// mask broadcasts to the scores, and gets no gradient. kept says which weights a dropout keeps, in the bits of rowDropoutBits, and
-// keptScale multiplies those.
+// mask broadcasts to the scores. kept says which weights a dropout keeps, in the bits of rowDropoutBits, and keptScale multiplies those.
 var rowAttention, rowAttentionGrad *row
 
 func init() {
@@ -35,9 +34,24 @@ func init() {
 			}
 		},
 		run: func(f *frame) error {
-			return attentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]))
+			return attentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), kernels.Operand{})
+		}})
+	rowAttentionGradMask = define(row{Name: "ScaledDotProductAttentionBackwardMask",
+		takes: "g y lse q k v mask kept?; scale keptScale; causal -> dq dk dv dmask", flops: attentionFLOPs(7, 3),
+		infer: func(f *frame) {
+			for i, t := range f.in[3:6] {
+				f.newOut(i, t.dt, t.shape, headsLayout(t))
+			}
+			q, keys := f.in[3], f.in[4].shape[2]
+			f.newOut(3, q.dt, []int{q.shape[0], q.shape[1], q.shape[2], kernels.MaskGradLine(keys)}, nil)
+		},
+		run: func(f *frame) error {
+			return attentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.out[3]))
 		}})
 }
+
+// rowAttentionGradMask also returns the gradients of what a mask adds to the scores, in lines of kernels.MaskGradLine.
+var rowAttentionGradMask *row
 
 // rowAttentionGradPacked returns the gradients of queries, keys and values that are pieces of one tensor as one tensor [B, T, 3, H, D].
 var rowAttentionGradPacked *row
@@ -57,7 +71,7 @@ func init() {
 				d[i].Ptr += uint64(i * s[2] * d[i].DType.Size())
 				d[i].Shape, d[i].Stride = f.in[3].shape, []int{s[0], s[3], s[1], s[4]}
 			}
-			return attentionBackward(f, d[0], d[1], d[2])
+			return attentionBackward(f, d[0], d[1], d[2], kernels.Operand{})
 		}})
 }
 
@@ -82,10 +96,12 @@ func headsLayout(t *Tensor) []int {
 	return []int{n * h * d, d, h * d, 1}
 }
 
-// attentionBackward computes the gradients of queries, keys and values to dq, dk and dv.
-func attentionBackward(f *frame, dq, dk, dv kernels.Operand) error {
+// attentionBackward computes the gradients of queries, keys and values to dq, dk and dv, and those of a mask to dmask if that is present.
+func attentionBackward(f *frame, dq, dk, dv, dmask kernels.Operand) error {
+	opt := attentionOpt(f, 3)
+	opt.MaskGrad = dmask
 	return kernels.AttentionBackward(f, dq, dk, dv, operand(f.in[0]), operand(f.in[1]), operand(f.in[2]),
-		operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f, 3))
+		operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), opt)
 }
 
 // attentionOpt returns the options of a call whose queries are input at, and whose keys, values, mask and kept weights follow.
@@ -135,18 +151,26 @@ func backAttention(b *back) {
 		f.scalar, f.i[0] = b.n.scalar, b.n.i[0]
 		return f
 	}
-	if b.need(0) && b.need(1) && b.need(2) && packedHeads(b.in(0), b.in(1), b.in(2)) {
+	if b.need(0) && b.need(1) && b.need(2) && !b.need(3) && packedHeads(b.in(0), b.in(1), b.in(2)) {
 		all := grad(rowAttentionGradPacked).call1()
 		for i := range 3 {
 			b.set(i, x.Transpose(x.Select(all, 2, i), 1, 2))
 		}
 		return
 	}
-	f := grad(rowAttentionGrad)
+	r, count := rowAttentionGrad, 3
+	if b.need(3) {
+		r, count = rowAttentionGradMask, 4
+	}
+	f := grad(r)
 	f.call()
-	grads := [3]*Tensor{f.out[0], f.out[1], f.out[2]}
+	var grads [4]*Tensor
+	copy(grads[:], f.out[:count])
 	x.s.leave(f)
-	for i, g := range grads {
+	if b.need(3) { // without what fills up the lines
+		grads[3] = x.sumTo(x.Contiguous(x.Narrow(grads[3], -1, 0, b.in(1).shape[2])), b.shape(3))
+	}
+	for i, g := range grads[:count] {
 		if b.need(i) {
 			b.set(i, g)
 		} else {
@@ -179,9 +203,13 @@ func (b *back) attentionOps() {
 	if b.need(2) {
 		b.set(2, unshare(x.MatMul(x.turned(drop(p)), g)))
 	}
-	if b.need(0) || b.need(1) {
+	if b.need(0) || b.need(1) || b.need(3) {
 		dp := drop(x.MatMul(g, x.turned(v)))
-		ds := x.MulS(x.Mul(p, x.Sub(dp, x.Sum(x.Mul(p, dp), []int{-1}, SumOpt{KeepDim: true}))), scale)
+		ds := x.Mul(p, x.Sub(dp, x.Sum(x.Mul(p, dp), []int{-1}, SumOpt{KeepDim: true})))
+		if b.need(3) {
+			b.set(3, x.sumTo(ds, b.shape(3)))
+		}
+		ds = x.MulS(ds, scale)
 		if b.need(0) {
 			b.set(0, x.MatMul(ds, k))
 		}
@@ -211,8 +239,8 @@ type AttentionOpt struct {
 // all of one floating-point type, whose leading dimensions broadcast. A query from which a mask hides all keys gets zeros. Under autocast
 // they are converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D = E, a multiple of 8 up to 256, and Mask, if
-// there is one, wants no gradient: then the backward pass computes them again, in an order that only the shapes decide, so that equal
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D = E, a multiple of 8 up to 256:
+// then the backward pass computes them again, in an order that only the shapes decide, so that equal
 // inputs give equal gradients; of a dropout, a bit for each weight is stored. The result then has q's layout, so that if q is
 // x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy. If there are few queries, as when a model writes one token after
 // the other, the keys are divided among blocks, so that all of the device reads them; not with Causal or Dropout. Otherwise it is a
@@ -346,7 +374,7 @@ func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
 	if m := opt.Mask; m != nil {
 		scores := [...]int{q.shape[0], q.shape[1], q.shape[2], k.shape[2]}
 		all, err := infer.Broadcast(nil, scores[:], m.shape)
-		if err != nil || !slices.Equal(all, scores[:]) || m.RequiresGrad() && x.GradEnabled() {
+		if err != nil || !slices.Equal(all, scores[:]) {
 			return false
 		}
 	}

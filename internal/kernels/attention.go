@@ -2,11 +2,8 @@ package kernels
 
 import (
 	"fmt"
-	gomath "math"
-	"math/bits"
 
 	"tenon.dev/dtype"
-	"tenon.dev/internal/kernels/math"
 	"tenon.dev/internal/kir"
 	"tenon.dev/kernel"
 )
@@ -33,6 +30,8 @@ const (
 	attentionJoin
 	// attentionSpans finds, for each batch, the first and the last key that a mask for all queries and heads leaves.
 	attentionSpans
+	// attentionMask computes the gradient of a mask that is added to the scores.
+	attentionMask
 )
 
 // attentionSpec is what kernels of attention are specialised on.
@@ -77,42 +76,18 @@ type AttentionOpt struct {
 	// that are kept.
 	Kept      Operand
 	KeptScale float64
+	// MaskGrad, if present, is contiguous, [B, H, T, MaskGradLine(S)] and of the operands' type. AttentionBackward sets it to the gradients
+	// of what Mask adds to each score.
+	MaskGrad Operand
 }
+
+// MaskGradLine returns the length of the lines of AttentionOpt.MaskGrad for a number of keys.
+func MaskGradLine(keys int) int { return ceilDiv(keys, 8) * 8 }
 
 // AttentionTakes reports whether the kernels of attention run on the device for heads of t with vectors of width elements.
 func AttentionTakes(lim *Limits, t dtype.DType, width int) bool {
 	return t.Size() == 2 && t.IsFloat() && width >= 8 && width <= 2*mostColumns && width%8 == 0 && lim.Major >= 8 &&
 		(width <= mostColumns || lim.SharedPerBlock >= longShared)
-}
-
-// mostColumns is the maximum number of columns of a tile of vectors, and longShared the least shared memory for vectors in two such tiles.
-const mostColumns, longShared = 128, 160 << 10
-
-// width is the length of a head's vectors.
-func (s *attentionSpec) width() int { return 8 * int(s.Groups) }
-
-// lanes is the number of threads that share a vector with 8 elements for each of them, rounded up to a power of two.
-func (s *attentionSpec) lanes() int { return max(2, 1<<bits.Len8(s.Groups-1)) }
-
-// pieces returns the numbers of columns of the tiles that vectors are divided into, one or two powers of two from 16 on. Columns beyond the
-// vector are 0.
-func (s *attentionSpec) pieces() []int {
-	width, whole := s.width(), 8*s.lanes()
-	if width > mostColumns {
-		return []int{mostColumns, max(16, 1<<bits.Len(uint(width-mostColumns-1)))}
-	}
-	if rest := max(16, 1<<bits.Len(uint(max(1, width-whole/2)-1))); whole/2+rest < whole {
-		return []int{whole / 2, rest}
-	}
-	return []int{whole}
-}
-
-// columns is the number of columns of all pieces.
-func (s *attentionSpec) columns() (n int) {
-	for _, c := range s.pieces() {
-		n += c
-	}
-	return n
 }
 
 // attention is a planned attention: batches of heads of queries by keys. Several heads of queries share one head of keys.
@@ -171,6 +146,9 @@ func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt 
 			return err
 		}
 	}
+	if opt.MaskGrad.Ptr != 0 {
+		return a.issue(is, attentionMask)
+	}
 	return nil
 }
 
@@ -222,6 +200,8 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	wideFrom, width := 0, 8*s.lanes()
 	dropped := a.opt.Kept.Ptr != 0
 	switch {
+	case stage == attentionMask: // which has one step
+		s.Stages = 1
 	case width > mostColumns && stage != attentionForward: // more would not fit into registers
 		s.Step, s.Stages = 32, 3
 	case width > mostColumns:
@@ -356,6 +336,9 @@ func (a *attention) issueSpec(is Issuer, stage attentionStage, s attentionSpec) 
 	}
 	args.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}
+	if stage == attentionMask {
+		l.Grid[1] = uint32(ceilDiv(a.keys, int(r.Step)))
+	}
 	return is.Issue(l)
 }
 
@@ -379,7 +362,7 @@ func (a *attention) fill(s *Spec, stage attentionStage, r attentionSpec, args *a
 		}
 	}
 	args.lse.host, args.delta.host, args.sums.host, args.padded.host = a.lse, a.delta, a.sums, a.padded
-	args.spans.host = a.spans
+	args.spans.host, args.maskGrad.host = a.spans, a.opt.MaskGrad.Ptr
 	args.heads.host, args.shared.host, args.queries.host, args.keys.host = a.heads, a.shared, a.queries, a.keys
 	args.scale.host = a.opt.Scale
 	return &s.Attention
@@ -433,7 +416,8 @@ func (a *attention) operands() [attentionOperands]*Operand {
 type attentionArgs struct {
 	at                                         [attentionOperands]bufferArg
 	stride                                     [attentionOperands]listArg[int]
-	lse, delta, sums, mask, spans, kept        bufferArg
+	lse, delta, sums                           bufferArg
+	mask, spans, maskGrad, kept                bufferArg
 	maskStride                                 listArg[int]
 	keptWords                                  intArg
 	keptScale                                  floatArg
@@ -457,6 +441,8 @@ func (s *Spec) attentionUses() []int {
 		return []int{atOut, atG}
 	case attentionQueries:
 		return []int{atQ, atK, atV, atG, atDQ}
+	case attentionMask:
+		return []int{atQ, atK, atV, atG}
 	case attentionFew:
 		return []int{atQ, atK, atV, atOut}
 	case attentionJoin:
@@ -509,6 +495,9 @@ func (a *attentionArgs) layout(p params) {
 	case p.s.spanned():
 		p.bufferRO(&a.spans, "spans", dtype.Int32)
 	}
+	if p.s.Op == attentionMask {
+		p.buffer(&a.maskGrad, "mask_grad", p.s.Compute)
+	}
 	if p.s.drops() {
 		p.bufferRO(&a.kept, "kept", p.s.keptAccess())
 		p.i32(&a.keptWords, "kept_words")
@@ -530,7 +519,7 @@ var _ = register(FamilyAttention, buildAttention)
 
 func buildAttention(s *Spec) *kernel.Kernel {
 	name := [...]string{"attention", "attention_delta", "attention_queries", "attention_keys", "attention_few", "attention_join",
-		"attention_spans"}[s.Op]
+		"attention_spans", "attention_mask"}[s.Op]
 	return kernel.Build(s.name(name), func(k *kernel.Builder) {
 		a := &attentionKernel{k: k, s: s}
 		a.layout(declaring(k, s))
@@ -549,6 +538,8 @@ func buildAttention(s *Spec) *kernel.Kernel {
 			a.join()
 		case attentionSpans:
 			a.findSpans()
+		case attentionMask:
+			a.gradMask()
 		}
 	})
 }
@@ -572,56 +563,6 @@ func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step int) {
 	a.place(a.tiles(n, int(s.Rows)), heads)
 	a.loadSpan()
 	return int(s.Rows), int(s.Step)
-}
-
-// vectors are tiles whose rows are vectors, one for each piece.
-type vectors []kernel.Tile
-
-// vectors declares tiles of rows vectors.
-func (a *attentionKernel) vectors(name string, t dtype.DType, rows int) (v vectors) {
-	for p, columns := range a.s.Attention.pieces() {
-		v = append(v, a.k.Tile([...]string{name, name + "_rest"}[p], t, rows, columns))
-	}
-	return v
-}
-
-func (v vectors) zero() {
-	for _, t := range v {
-		t.Zero()
-	}
-}
-
-// dots adds the products of all vectors of v with all of w to score.
-func (v vectors) dots(score kernel.Tile, w vectors) {
-	for p, t := range v {
-		score.DotTransposed(t, w[p])
-	}
-}
-
-// add adds the sums of vectors w with the given weights to v.
-func (v vectors) add(weights kernel.Tile, w vectors) {
-	for p, t := range v {
-		t.Dot(weights, w[p], false)
-	}
-}
-
-// scale multiplies the vectors by the elements of a column.
-func (v vectors) scale(by kernel.Tile) {
-	for _, t := range v {
-		t.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, by)
-	}
-}
-
-// pieceAt returns where piece p begins in a vector.
-func (a *attentionKernel) pieceAt(p int) int { return p * a.s.Attention.pieces()[0] }
-
-// inVector reports whether inside is true and a column of piece p is an element of a vector.
-func (a *attentionKernel) inVector(p int, col, inside kernel.Value) kernel.Value {
-	s := &a.s.Attention
-	if left := s.width() - a.pieceAt(p); left < s.pieces()[p] {
-		return inside.And(col.Lt(a.k.I32(left)))
-	}
-	return inside
 }
 
 // place computes the block's batch, head and tile; tiles is the number of tiles per head. In causal attention the tiles with the most work
@@ -657,229 +598,6 @@ func (a *attentionKernel) matrix(i int, head kernel.Value) kernel.Buffer {
 // tiles returns the number of tiles of the given size that cover n.
 func (a *attentionKernel) tiles(n kernel.Value, size int) kernel.Value {
 	return n.Add(a.k.I32(size - 1)).Div(a.k.I32(size))
-}
-
-// rowsOf fills tiles with rows of u, operand i, from row first on; there are count rows.
-func (a *attentionKernel) rowsOf(v vectors, i int, u kernel.Buffer, first, count kernel.Value) {
-	for p, t := range v {
-		t.Load(kernel.AlongCols, 8, a.element(p, i, u, first, count))
-	}
-}
-
-// elements locates the elements of a tile.
-type elements = func(row, col kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
-
-func (a *attentionKernel) element(p, i int, u kernel.Buffer, first, count kernel.Value) elements {
-	return func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-		r := first.Add(row)
-		return u, r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(a.column(p, col)), a.inVector(p, col, r.Lt(count))
-	}
-}
-
-// column returns which element of a vector (Int64) a column of piece p has.
-func (a *attentionKernel) column(p int, col kernel.Value) kernel.Value {
-	if p > 0 {
-		col = col.Add(a.k.I32(a.pieceAt(p)))
-	}
-	return col.Convert(dtype.Int64)
-}
-
-// walk fills tiles in the loop: like rowsOf, or through maps m.
-func (a *attentionKernel) walk(v vectors, m int, i int, head, first, count kernel.Value) {
-	u := a.matrix(i, head)
-	if !a.s.Attention.Mapped {
-		a.rowsOf(v, i, u, first, count)
-		return
-	}
-	for p, t := range v {
-		f := a.element(p, i, u, first, count)
-		t.LoadMapped(a.maps[m][p].Group(a.batch), a.k.I32(a.pieceAt(p)), first, head, kernel.AlongCols, 8, f)
-	}
-}
-
-// rowGroup is the number of adjacent elements of a row that are loaded at once.
-const rowGroup = 4
-
-// walkRow fills a row in the loop, with values of the queries from first on: those of delta (which 0) or sums (1).
-func (a *attentionKernel) walkRow(t kernel.Tile, which int, head, first kernel.Value) {
-	k := a.k
-	u, line := []kernel.Buffer{a.delta.Buffer, a.sums.Buffer}[which], a.batch.Mul(a.heads.Value).Add(head)
-	f := func(_, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-		at := first.Add(col)
-		return u, line.MulWide(a.padded.Value).Add(at.Convert(dtype.Int64)), at.Lt(a.padded.Value)
-	}
-	if !a.s.Attention.Mapped {
-		t.Load(kernel.AlongCols, rowGroup, f)
-		return
-	}
-	t.LoadMapped(a.rowMap.TensorMap, first, line, k.I32(which), kernel.AlongCols, rowGroup, f)
-}
-
-// store writes tiles of sums, times a factor, to operand i.
-func (a *attentionKernel) store(v vectors, i int, head, count, factor kernel.Value) {
-	for p, t := range v {
-		a.storePiece(p, t, i, head, count, factor)
-	}
-}
-
-func (a *attentionKernel) storePiece(p int, t kernel.Tile, i int, head, count, factor kernel.Value) {
-	k, u := a.k, a.matrix(i, head)
-	t.Each(8, func(row, col kernel.Value, vs []kernel.Value) {
-		r := a.first.Add(row)
-		k.If(a.inVector(p, col, r.Lt(count)), func() {
-			out := make([]kernel.Value, len(vs))
-			for j, v := range vs {
-				if factor.Builder() != nil {
-					v = v.Mul(factor)
-				}
-				out[j] = v.Convert(u.Type())
-			}
-			u.StoreVec(r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(a.column(p, col)), out...)
-		})
-	})
-}
-
-// scores returns scale times log2 e, so that 2^(score times that) is e^(score times scale).
-func (a *attentionKernel) scores() kernel.Value {
-	return a.scale.Convert(dtype.Float32).Mul(a.k.Const(dtype.Float32, gomath.Log2E))
-}
-
-// hide gives the hidden scores of a tile, which has queries from query on and keys from key on, the weight 0. Few tiles have any without a
-// mask.
-func (a *attentionKernel) hide(s kernel.Tile, query, key, scale kernel.Value, rows, cols int) {
-	k := a.k
-	if a.s.masked() && !a.knowsWhole() {
-		a.hideMasked(s, query, key, scale)
-		return
-	}
-	some := key.Add(k.I32(cols)).Gt(a.to)
-	if a.s.spanned() {
-		some = some.Or(key.Lt(a.from))
-	}
-	if a.s.Attention.Causal {
-		some = some.Or(key.Add(k.I32(cols - 1)).Gt(query))
-	}
-	ends := func() {
-		k.If(some, func() {
-			s.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-				j := key.Add(col)
-				seen := j.Lt(a.to)
-				if a.s.spanned() {
-					seen = seen.And(j.Ge(a.from))
-				}
-				if a.s.Attention.Causal {
-					seen = seen.And(j.Le(query.Add(row)))
-				}
-				return seen.Select(v, v.Like(gomath.Inf(-1)))
-			})
-		})
-	}
-	if !a.s.masked() {
-		ends()
-		return
-	}
-	k.IfElse(a.whole, ends, func() { a.hideMasked(s, query, key, scale) })
-}
-
-// keysFrom returns the first key of the first tile of step keys of which the block's queries may see any.
-func (a *attentionKernel) keysFrom(step int) kernel.Value {
-	if !a.s.spanned() {
-		return a.k.I32(0)
-	}
-	return a.from.And(a.k.I32(-step))
-}
-
-// keysSeen returns where the keys end that the block's queries may see.
-func (a *attentionKernel) keysSeen() kernel.Value {
-	if !a.s.Attention.Causal {
-		return a.to
-	}
-	return a.to.Min(a.first.Add(a.k.I32(int(a.s.Attention.Rows))))
-}
-
-// forward overlaps products and exponentials: while the values of one tile of keys are multiplied by their weights, those of the next tile
-// are computed.
-func (a *attentionKernel) forward() {
-	k := a.k
-	rows, step := a.begin(a.queries.Value, a.heads.Value)
-	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
-	t, f := a.s.Compute, dtype.Float32
-	q, first, key, v := a.vectors("q", t, rows), a.vectors("first", t, step), a.vectors("k", t, step), a.vectors("v", t, step)
-	score, weight, out := k.Tile("score", f, rows, step), k.Tile("weight", t, rows, step), a.vectors("out", f, rows)
-	// For each row: the maximum score before this tile and including it, the factor that corrects earlier sums, and the sum of weights.
-	top, next, fix, sum := k.Tile("top", f, rows, 1), k.Tile("next", f, rows, 1), k.Tile("fix", f, rows, 1), k.Tile("sum", f, rows, 1)
-	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
-	a.rowsOf(first, atK, a.matrix(atK, kvHead), a.keysFrom(step), a.keys.Value)
-	kept := a.keptTiles(rows, step)
-	out.zero()
-	sum.Zero()
-	lowest := func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Like(gomath.Inf(-1)) }
-	next.Zero()
-	next.Map(lowest)
-	top.Zero()
-	top.Map(lowest)
-	factor := a.factor(scale)
-	powers := func(j kernel.Value) {
-		a.hide(score, a.first, j, scale, rows, step)
-		next.MaxRows(score)
-		fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
-			return o[0].Sub(a.finite(o[1])).Mul(factor).Exp2()
-		}, top, next)
-		top.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, next)
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
-			return v.FMA(factor, a.finite(o[0]).Mul(factor).Neg()).Exp2()
-		}, top)
-		sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
-		sum.AddRows(score)
-		kept.drop(score)
-	}
-	kept.load(a.keysFrom(step))
-	score.Zero()
-	q.dots(score, first)
-	powers(a.keysFrom(step))
-	weight.Round(score)
-	seen := a.keysSeen()
-	k.Pipelined(int(a.s.Attention.Stages), a.keysFrom(step), seen, k.I32(step), func(j kernel.Value) {
-		following := j.Add(k.I32(step))
-		kept.load(following)
-		a.walk(key, 0, atK, kvHead, following, a.keys.Value)
-		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
-		score.Zero()
-		q.dots(score, key)
-		out.add(weight, v)
-		more := following.Lt(seen)
-		k.If(more, func() { powers(following) })
-		k.If(more, func() {
-			weight.Round(score)
-			out.scale(fix)
-		})
-	})
-	// A maximum that is infinite or NaN makes the whole row NaN, because top - top is NaN then.
-	fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
-		one := k.Const(f, 1)
-		whole := one.Div(o[0]).Add(o[1].Sub(o[1]))
-		if a.s.drops() {
-			whole = whole.Mul(a.keptScale.Convert(f))
-		}
-		if a.s.masked() {
-			return a.unseen(o[1]).Select(whole.Like(0), whole)
-		}
-		return whole
-	}, sum, top)
-	out.scale(fix)
-	a.store(out, atOut, a.head, a.queries.Value, kernel.Value{})
-	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
-		lse := math.Log2(k, v).Add(o[0].Mul(factor))
-		if a.s.masked() { // then all weights are 0 in the backward pass too
-			return a.unseen(o[0]).Select(lse.Like(gomath.Inf(1)), lse)
-		}
-		return lse
-	}, top)
-	at := a.batch.Mul(a.heads.Value).Add(a.head).MulWide(a.queries.Value)
-	sum.Each(1, func(row, _ kernel.Value, vs []kernel.Value) {
-		r := a.first.Add(row)
-		k.If(r.Lt(a.queries.Value), func() { a.lse.Store(at.Add(r.Convert(dtype.Int64)), vs[0]) })
-	})
 }
 
 // AttentionSpecs returns the specs of the kernels of attention for t, for tests.

@@ -60,20 +60,10 @@ func (a *attentionKernel) gradQueries() {
 	q, g, key, v := a.vectors("q", t, rows), a.vectors("g", t, rows), a.vectors("k", t, step), a.vectors("v", t, step)
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
 	weight, out := k.Tile("weight", t, rows, step), a.vectors("out", f, rows)
-	lse, delta := k.Tile("lse", f, rows, 1), k.Tile("delta", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
 	a.rowsOf(g, atG, a.matrix(atG, a.head), a.first, a.queries.Value)
 	out.zero()
-	at := a.rowsOfHead(a.head)
-	for _, x := range []struct {
-		t    kernel.Tile
-		from kernel.Buffer
-	}{{lse, a.sums.Buffer}, {delta, a.delta.Buffer}} {
-		x.t.Zero()
-		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value {
-			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
-		})
-	}
+	lse, delta := a.rowTiles(rows)
 	kept := a.keptTiles(rows, step)
 	k.Pipelined(int(a.s.Attention.Stages), a.keysFrom(step), a.keysSeen(), k.I32(step), func(j kernel.Value) {
 		kept.load(j)
@@ -84,17 +74,72 @@ func (a *attentionKernel) gradQueries() {
 		by.Zero()
 		g.dots(by, v)
 		a.hide(score, a.first, j, scale, rows, step)
-		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(factor, o[0].Neg()).Exp2() }, lse)
-		if kept != nil {
-			kept.change(by, delta)
-			score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, by)
-		} else {
-			score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Add(o[1])) }, by, delta)
-		}
+		kept.changeScores(score, by, lse, delta, factor)
 		weight.Round(score)
 		out.add(weight, key)
 	})
 	a.store(out, atDQ, a.head, a.queries.Value, a.scale.Convert(f))
+}
+
+// rowTiles returns columns with the logarithms of the sums of the block's queries, and with delta.
+func (a *attentionKernel) rowTiles(rows int) (lse, delta kernel.Tile) {
+	k, at := a.k, a.rowsOfHead(a.head)
+	lse, delta = k.Tile("lse", dtype.Float32, rows, 1), k.Tile("delta", dtype.Float32, rows, 1)
+	for _, x := range []struct {
+		t    kernel.Tile
+		from kernel.Buffer
+	}{{lse, a.sums.Buffer}, {delta, a.delta.Buffer}} {
+		x.t.Zero()
+		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value {
+			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
+		})
+	}
+	return lse, delta
+}
+
+// changeScores turns hidden scores, times a factor, into their gradients: the weights times by, the gradients of the weights, plus delta.
+func (t *keptTiles) changeScores(score, by, lse, delta kernel.Tile, factor kernel.Value) {
+	score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.FMA(factor, o[0].Neg()).Exp2() }, lse)
+	if t == nil {
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0].Add(o[1])) }, by, delta)
+		return
+	}
+	t.change(by, delta)
+	score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, by)
+}
+
+// gradMask computes the gradients of a tile of scores, which are those of what a mask adds to them. Scores that a mask hides have none.
+func (a *attentionKernel) gradMask() {
+	k, t, f := a.k, a.s.Compute, dtype.Float32
+	rows, step := a.begin(a.queries.Value, a.heads.Value)
+	kvHead, scale, j := a.head.Div(a.shared.Value), a.scores(), k.BlockIdx(kernel.Y).Mul(k.I32(step))
+	q, g, key, v := a.vectors("q", t, rows), a.vectors("g", t, rows), a.vectors("k", t, step), a.vectors("v", t, step)
+	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
+	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
+	a.rowsOf(g, atG, a.matrix(atG, a.head), a.first, a.queries.Value)
+	a.rowsOf(key, atK, a.matrix(atK, kvHead), j, a.keys.Value)
+	a.rowsOf(v, atV, a.matrix(atV, kvHead), j, a.keys.Value)
+	lse, delta := a.rowTiles(rows)
+	kept := a.keptTiles(rows, step)
+	kept.load(j)
+	score.Zero()
+	q.dots(score, key)
+	by.Zero()
+	g.dots(by, v)
+	a.hide(score, a.first, j, scale, rows, step)
+	kept.changeScores(score, by, lse, delta, a.factor(scale))
+	line := a.tiles(a.keys.Value, 8).Mul(k.I32(8))
+	at := a.batch.Mul(a.heads.Value).Add(a.head).MulWide(a.queries.Value)
+	score.Each(8, func(row, col kernel.Value, vs []kernel.Value) {
+		query, first := a.first.Add(row), j.Add(col)
+		k.If(query.Lt(a.queries.Value).And(first.Lt(line)), func() {
+			out := make([]kernel.Value, len(vs))
+			for i, v := range vs {
+				out[i] = v.Convert(t)
+			}
+			a.maskGrad.StoreVec(at.Add(query.Convert(dtype.Int64)).Mul(line.Convert(dtype.Int64)).Add(first.Convert(dtype.Int64)), out...)
+		})
+	})
 }
 
 // gradKeys has a row for each key: its scores are transposed.

@@ -208,6 +208,8 @@ func layAttention(t *testing.T, y *comparer, captured Philox, of func(dt dtype.D
 	padding.Mask.Stride = []int{300, 0, 0, 1}
 	check(t, Attention(y, heads, rows, heads, keys, keys, padding))
 	check(t, AttentionBackward(y, heads, keys, keys, heads, heads, rows, heads, keys, keys, padding))
+	bias := AttentionOpt{Scale: 1, Mask: of(h, 2, 4, 100, 100), MaskGrad: of(h, 2, 4, 100, 104)}
+	check(t, AttentionBackward(y, heads, heads, heads, heads, heads, rows, heads, heads, heads, bias))
 }
 
 // layGathered launches convolutions whose operand the copy engine gathers.
