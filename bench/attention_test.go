@@ -71,8 +71,8 @@ func TestMaskedAttention(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		opt  tenon.AttentionOpt
-	}{{"none", tenon.AttentionOpt{}}, {"bias", tenon.AttentionOpt{Mask: bias}}, {"padding", tenon.AttentionOpt{Mask: padding}}, {"dropout", tenon.AttentionOpt{Dropout: 0.1}},
-		{"both", tenon.AttentionOpt{Mask: padding, Dropout: 0.1}}} {
+	}{{"none", tenon.AttentionOpt{}}, {"bias", tenon.AttentionOpt{Mask: bias}}, {"padding", tenon.AttentionOpt{Mask: padding}},
+		{"dropout", tenon.AttentionOpt{Dropout: 0.1}}, {"both", tenon.AttentionOpt{Mask: padding, Dropout: 0.1}}} {
 		measure := func(name string, f func(x *tenon.Exec)) {
 			runs := timed(t, x, 10, repeated(inner, func(x *tenon.Exec) { x.Scope(f) }))
 			recordFigure("attention.bert."+name+c.name, "ms", perRun(runs, inner))

@@ -304,6 +304,10 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			if err := x.Backward(x.Sum(x.ScaledDotProductAttention(heads, heads, heads), nil)); err != nil {
 				t.Error(err)
 			}
+			bias := tenon.AttentionOpt{Mask: x.Zeros([]int{5, 5}, heads.DType()).SetRequiresGrad(true)}
+			if err := x.Backward(x.Sum(x.ScaledDotProductAttention(heads, heads, heads, bias), nil)); err != nil {
+				t.Fatal(err)
+			}
 			dropped := x.ScaledDotProductAttention(heads, heads, heads, tenon.AttentionOpt{Dropout: 0.5})
 			if err := x.Backward(x.Sum(dropped, nil)); err != nil {
 				t.Error(err)
