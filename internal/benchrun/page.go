@@ -80,8 +80,9 @@ var remarks = map[string]string{
 		"alone it passed.",
 	"2026-12-01-nvidia-h200-a.json": " `TestExpandableSegmentsGPU`, CUDA-099 of `TestCUDA` and two parts of `TestConformance` compare " +
 		"the device's free memory, and failed while other tests ran; alone they passed.",
-	"2026-12-01-nvidia-h200-b.json": " CUDA-030, CUDA-050 and CUDA-121 of `TestCUDA`, parts of `TestConformance` and tests of `compile` found no " +
-		"memory, which other tests had taken; alone they passed. `TestDeviceWork` missed a case for a new operation; it passed at 77d0238c.",
+	"2026-12-01-nvidia-h200-b.json": " CUDA-030, CUDA-050 and CUDA-121 of `TestCUDA`, parts of `TestConformance` and tests of `compile` " +
+		"found no memory, which other tests had taken; alone they passed. `TestDeviceWork` missed a case for a new operation; it passed " +
+		"at 77d0238c.",
 }
 
 // Page returns the page of measurements of the named runs and of the pairs, in Markdown. For each device it shows the newest run's value of
