@@ -447,6 +447,8 @@ func (s *Spec) attentionUses() []int {
 		return []int{atQ, atK, atV, atOut}
 	case attentionJoin:
 		return []int{atOut}
+	case attentionSpans:
+		return nil
 	}
 	return []int{atQ, atK, atV, atG, atDK, atDV}
 }
@@ -478,6 +480,8 @@ func (a *attentionArgs) layout(p params) {
 		p.bufferRO(&a.lse, "lse", dtype.Float32)
 		p.buffer(&a.delta, "delta", dtype.Float32)
 		p.buffer(&a.sums, "sums", dtype.Float32)
+	case attentionSpans:
+		p.buffer(&a.spans, "spans", dtype.Int32)
 	default:
 		p.bufferRO(&a.delta, "delta", dtype.Float32)
 		p.bufferRO(&a.sums, "sums", dtype.Float32)
@@ -489,10 +493,7 @@ func (a *attentionArgs) layout(p params) {
 		p.bufferRO(&a.mask, "mask", p.s.maskAccess())
 		list(p, &a.maskStride, "mask_stride", 3)
 	}
-	switch {
-	case p.s.Op == attentionSpans:
-		p.buffer(&a.spans, "spans", dtype.Int32)
-	case p.s.spanned():
+	if p.s.spanned() {
 		p.bufferRO(&a.spans, "spans", dtype.Int32)
 	}
 	if p.s.Op == attentionMask {
