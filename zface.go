@@ -3687,16 +3687,15 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 // all of one floating-point type, whose leading dimensions broadcast. A query from which a mask hides all keys gets zeros. Under autocast
 // they are converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D = E, a multiple of 8 up to 256:
-// then the backward pass computes them again, in an order that only the shapes decide, so that equal
-// inputs give equal gradients; of a dropout, a bit for each weight is stored. The result then has q's layout, so that if q is
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D = E, a multiple of 8 up to 128, or up to 256
+// where a block can have 160 KiB of shared memory: then the backward pass computes them again, in an order that only the shapes decide, so
+// that equal inputs give equal gradients; of a dropout, a bit for each weight is stored. The result then has q's layout, so that if q is
 // x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy. If there are few queries, as when a model writes one token after
 // the other, the keys are divided among blocks, so that all of the device reads them; not with Causal or Dropout. Otherwise it is a
-// product, a softmax and a product, in float32 for halves. Dropout draws the same numbers either way: those of x.Dropout for float32
-// weights.
+// product, a softmax and a product, in float32 for halves. Dropout draws the same numbers either way: those of x.Dropout for float32 weights.
 //
 // A mask that is the same for all queries and heads, such as one of padding with the shape [B, 1, 1, S], saves work: keys that it hides at
-// either end of a text are left out. The values that it hides should be finite: others make the result NaN if they are not left out.
+// either end of a text are left out. Keys and values that a mask hides should be finite. If they are not, the result may be NaN.
 func (x *Exec) ScaledDotProductAttention(q *Tensor, k *Tensor, v *Tensor, opt ...AttentionOpt) *Tensor {
 	cx := x.enter("ScaledDotProductAttention", q, k, v)
 	defer core.Leave(cx)

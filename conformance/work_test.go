@@ -306,7 +306,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			}
 			bias := tenon.AttentionOpt{Mask: x.Zeros([]int{5, 5}, heads.DType()).SetRequiresGrad(true)}
 			if err := x.Backward(x.Sum(x.ScaledDotProductAttention(heads, heads, heads, bias), nil)); err != nil {
-				t.Fatal(err)
+				t.Error(err)
 			}
 			dropped := x.ScaledDotProductAttention(heads, heads, heads, tenon.AttentionOpt{Dropout: 0.5})
 			if err := x.Backward(x.Sum(dropped, nil)); err != nil {

@@ -234,7 +234,8 @@ func TestPortableRowWalksOnGPU(t *testing.T) {
 }
 func TestRowWalksOnSimulator(t *testing.T) { testRowWalks(t, openSim(t)) }
 
-// TestAttentionAssembles assembles every kernel of attention for devices with and without wgmma. None may spill more than 40 bytes.
+// TestAttentionAssembles assembles the kernels of attention without masks and dropout for devices with and without wgmma. None may spill
+// more than 40 bytes.
 func TestAttentionAssembles(t *testing.T) {
 	as := assembler(t)
 	used, spill := regexp.MustCompile(`Used .*`), regexp.MustCompile(`([4-9]\d|\d{3,}) bytes spill`)

@@ -51,6 +51,7 @@ func TestAttentionSizes(t *testing.T) {
 		sizes := []size{
 			{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {1, 4, 2, 33, 130, 32}, {1, 2, 2, 150, 140, 128}, {2, 2, 1, 257, 64, 64},
 			{1, 2, 2, 20, 20, 24}, {2, 2, 1, 130, 90, 40}, {1, 1, 1, 70, 1100, 80}, {1, 2, 2, 20, 30, 20}, {1, 8, 2, 1, 300, 80},
+			{1, 1, 1, 70, 66, 8}, {1, 1, 1, 70, 66, 136}, {1, 1, 1, 70, 66, 248},
 			{1, 2, 1, 70, 130, 256}, {1, 1, 1, 150, 90, 160}, {1, 8, 1, 1, 300, 200}, {1, 1, 1, 20, 30, 264},
 			{1, 2, 1, 520, 300, 64}, {1, 1, 1, 130, 1030, 128}, {1, 1, 1, 70, 4100, 64}, // wide steps
 		}
@@ -281,8 +282,8 @@ func TestAttentionPadding(t *testing.T) {
 	})
 }
 
-// TestAttentionMaskGrad compares the gradient of a mask that is added, such as a bias that a model learns, with that of float64: of masks
-// that broadcast or do not, with lines of any length, hidden keys and dropout, and with further derivatives.
+// TestAttentionMaskGrad compares the gradient of a mask that is added, such as a bias that a model learns, with that of float32: of masks
+// that broadcast or do not, with lines of any length, hidden keys and dropout, and where further derivatives are recorded.
 func TestAttentionMaskGrad(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(21, 22))

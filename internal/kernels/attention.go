@@ -28,7 +28,8 @@ const (
 	// attentionFew is attentionForward for few queries. It may divide the keys into parts, which attentionJoin adds up.
 	attentionFew
 	attentionJoin
-	// attentionSpans finds, for each batch, the first and the last key that a mask for all queries and heads leaves.
+	// attentionSpans finds, for each batch, the first and the last key that queries see under a mask for all queries and heads, and whether
+	// they see all in between.
 	attentionSpans
 	// attentionMask computes the gradient of a mask that is added to the scores.
 	attentionMask
@@ -67,7 +68,7 @@ const (
 type AttentionOpt struct {
 	// Scale multiplies the scores and must be positive.
 	Scale float64
-	// Causal lets query i see only the keys 0 to i.
+	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool
 	// Mask, if present, has the shape of the scores [B, H, T, S], with any strides, and 0 where it broadcasts. A Bool says whether a query
 	// sees a key, and an element of the operands' type is added to the score. Queries that see no key get the result 0.
@@ -80,6 +81,9 @@ type AttentionOpt struct {
 	// of what Mask adds to each score.
 	MaskGrad Operand
 }
+
+// MaskGradKeys is the maximum number of keys for which AttentionBackward computes MaskGrad.
+const MaskGradKeys = 65535 * 64
 
 // MaskGradLine returns the length of the lines of AttentionOpt.MaskGrad for a number of keys.
 func MaskGradLine(keys int) int { return ceilDiv(keys, 8) * 8 }
@@ -552,8 +556,8 @@ type attentionKernel struct {
 	s *Spec
 	// batch and head are those of the block (Int32); first is the first query or key of its tile.
 	batch, head, first kernel.Value
-	// from and to are where the keys begin and end that queries of the batch see, and whole (Bool) says that they see all in between; it
-	// is absent if the stage does not know.
+	// from and to are where the keys begin and end that queries of the batch see, and whole (Bool) says that they see all in between.
+	// Without spans, from and whole are absent.
 	from, to, whole kernel.Value
 }
 

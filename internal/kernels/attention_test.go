@@ -415,3 +415,25 @@ func TestAttentionSpans(t *testing.T) {
 		}
 	}
 }
+
+// TestFewQueriesInfiniteKey: an infinite element at the end of a key whose vector does not fill the lanes makes its score infinite, not
+// NaN.
+func TestFewQueriesInfiniteKey(t *testing.T) {
+	for _, width := range []int{8, 40, 64, 200} {
+		h, dt := newHost(t), dtype.BFloat16
+		q, k, v := make([]float64, width), make([]float64, 2*width), make([]float64, 2*width)
+		for i := range q {
+			q[i], v[i], v[width+i] = -1, 2, 3
+		}
+		k[width-1] = math.Inf(1)
+		h.limits.SharedPerBlock = 227 << 10
+		out, lse := h.empty(dt, 1, 1, 1, width), h.empty(dtype.Float32, 1, 1, 1)
+		check(t, Attention(h, out, lse, h.of(dt, q, 1, 1, 1, width), h.of(dt, k, 1, 1, 2, width), h.of(dt, v, 1, 1, 2, width),
+			AttentionOpt{Scale: 1}))
+		for i, y := range h.read(out) {
+			if y != 3 {
+				t.Fatalf("width %d: element %d is %g, want that of the other key, 3", width, i, y)
+			}
+		}
+	}
+}

@@ -142,9 +142,11 @@ func (a *attentionKernel) few() {
 	tid, id := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
 	warp, lane := tid.Div(k.I32(32)), tid.Rem(k.I32(32))
 	group, own := lane.Div(k.I32(lanes)), lane.Rem(k.I32(lanes)).Mul(k.I32(fewWidth))
-	element, ragged := own, lanes*fewWidth > width // the last lanes have nothing to add
-	if ragged {
+	element := own
+	var has kernel.Value // whether the lane has a part of the vector, absent if all do
+	if lanes*fewWidth > width {
 		element = own.Min(k.I32(width - fewWidth))
+		has = own.Eq(element)
 	}
 	all := a.shared.Mul(a.queries.Value)
 	tiles, heads := a.tiles(all, rows), a.heads.Div(a.shared.Value)
@@ -163,9 +165,6 @@ func (a *attentionKernel) few() {
 		of := wide(a.matrix(atQ, head).LoadVec(at, fewWidth))
 		for e, v := range of {
 			of[e] = v.Mul(scale)
-			if ragged {
-				of[e] = own.Eq(element).Select(of[e], v.Like(0))
-			}
 		}
 		q, sums = append(q, of), append(sums, newPartSums(k, fewWidth))
 		if a.s.masked() && (i == 0 || s.Padding == 0) {
@@ -191,7 +190,7 @@ func (a *attentionKernel) few() {
 			of.load(keys.LoadVec(at(atK), fewWidth), values.LoadVec(at(atV), fewWidth), inside, masks, key)
 		}
 		for i := range sums {
-			a.weighKeys(&of, q[i], min(i, len(masks)-1), lanes, &sums[i])
+			a.weighKeys(&of, q[i], min(i, len(masks)-1), lanes, has, &sums[i])
 		}
 	}
 	whole := begin.Add(end.Sub(begin).Div(k.I32(step)).Mul(k.I32(step)))
@@ -211,8 +210,8 @@ func (a *attentionKernel) few() {
 		}
 		at := warp.Mul(k.I32(rows)).Add(k.I32(i))
 		holds := lane.Lt(k.I32(lanes))
-		if ragged {
-			holds = holds.And(own.Eq(element))
+		if has.Builder() != nil {
+			holds = holds.And(has)
 		}
 		k.If(holds, func() {
 			for e := range p.out {
@@ -295,14 +294,17 @@ func (of *fewKeys) load(key, value []kernel.Value, inside kernel.Value, masks []
 }
 
 // weighKeys adds keys to the sums of a query q, whose row of the mask, if there is one, is the given one. The lanes that share a key all
-// have its score.
-func (a *attentionKernel) weighKeys(of *fewKeys, q []kernel.Value, row, lanes int, p *partSums) {
+// have its score; has says whether a lane has a part of the key.
+func (a *attentionKernel) weighKeys(of *fewKeys, q []kernel.Value, row, lanes int, has kernel.Value, p *partSums) {
 	next := p.top.Get()
 	var scores []kernel.Value
 	for u, key := range of.keys {
 		score := q[0].Mul(key[0])
 		for e := 1; e < fewWidth; e++ {
 			score = q[e].FMA(key[e], score)
+		}
+		if has.Builder() != nil {
+			score = has.Select(score, score.Like(0))
 		}
 		for d := lanes / 2; d > 0; d /= 2 {
 			score = score.Add(score.ShuffleXor(d))

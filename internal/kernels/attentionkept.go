@@ -81,7 +81,8 @@ func (t *keptTiles) each(tile kernel.Tile, f func(kept, v kernel.Value, o []kern
 	}
 }
 
-// hasBit reports whether bit lane + n of a word is 1. Of the elements of a thread, n is known beforehand, and lane is the same for all.
+// hasBit reports whether bit lane + n of a word is 1. When the kernel is built, n is known for each element of a thread, and lane is the
+// same for all of them, or for all in 16 rows.
 func hasBit(word, lane, n kernel.Value) kernel.Value {
 	one := word.Like(1)
 	return word.Shr(lane).And(one.Shl(n)).Ne(word.Like(0))
@@ -102,7 +103,7 @@ func (t *keptTiles) change(by, delta kernel.Tile) {
 	}, delta)
 }
 
-// keptOf returns whether a head keeps the weight of a row, a key of the block, and a column, a query from first on, which is even.
+// keptOf returns whether a head keeps the weight of a row, a key of the block, and a column, a query from first on. first is even.
 func (a *attentionKernel) keptOf(head, first kernel.Value) func(row, col kernel.Value) kernel.Value {
 	k := a.k
 	u, height := a.keptHead(head)

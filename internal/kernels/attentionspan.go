@@ -16,7 +16,7 @@ const spannedFrom = 256
 const spanThreads = 256
 
 // spanWords is how many words of attentionSpans a batch has: the first key seen, the one after the last key seen, whether all in between
-// are seen, and one that makes loads of all four possible.
+// are seen, and a 0, so that all four are loaded at once.
 const spanWords = 4
 
 // issueSpans launches attentionSpans if the mask is the same for all heads and queries.

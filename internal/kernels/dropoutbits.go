@@ -8,8 +8,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// bitsArgs are the arguments of dropout's bits: of all words, of which each of some heads has words times height, and of heads with rows
-// rows of length elements. threads is the number of PyTorch's threads. The words of elements below limit are those of kept ones.
+// bitsArgs are the arguments of dropout's bits. out has all words in total, words times height for each head. A head has rows rows of
+// length elements. An element is kept if the number drawn for it is below limit. threads is the number of PyTorch's threads.
 type bitsArgs struct {
 	out                          bufferArg
 	all, words, length           intArg
@@ -123,7 +123,7 @@ func (b *bitsKernel) divide(v *dividerArg, n, d kernel.Value) (q, r kernel.Value
 	return q, n.Sub(q.Mul(d))
 }
 
-// bit is 1 if the element of a word that the generator made is kept, and 0 otherwise.
+// bit returns 1 if a drawn word keeps its element, and 0 otherwise.
 func (b *bitsKernel) bit(word kernel.Value) kernel.Value {
 	return word.Lt(b.limit.Convert(dtype.Uint32)).Select(b.k.U32(1), b.k.U32(0))
 }

@@ -387,8 +387,9 @@ type placeKind uint8
 
 const (
 	_ placeKind = iota
-	// constColumn and constRow are bits of a column or row that are known when the kernel is built, and firstColumn and firstRow such that
-	// all elements of a thread have, or all in 16 rows. evenColumn is the column rounded down to an even one.
+	// constColumn and constRow are bits of a column or row that are known when the kernel is built. firstColumn are bits that are the same
+	// in all columns of a thread, firstRow bits that are the same in all its rows of 16. evenColumn is the column rounded down to an even
+	// one.
 	constColumn
 	constRow
 	firstColumn
@@ -418,12 +419,12 @@ func (f *function) knownPlaces(b *kir.Block, t *tile) map[*kir.Instr]knownPlace 
 		if x.Type != dtype.Int32 || len(x.Args) != 2 {
 			continue
 		}
-		imm, inside := consts[x.Args[1]]
-		if !inside {
-			var before bool
-			if imm, before = f.consts[x.Args[1]]; !before {
-				continue
-			}
+		imm, ok := consts[x.Args[1]]
+		if !ok {
+			imm, ok = f.constant(x.Args[1])
+		}
+		if !ok {
+			continue
 		}
 		column, row, c := x.Args[0] == b.Params[1], x.Args[0] == b.Params[0], uint32(imm)
 		switch {
