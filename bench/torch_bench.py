@@ -855,7 +855,7 @@ def attention(r):
 
 
 def masked_attention(r):
-    """Attention as BERT trains it: with a mask of padding, dropout or both."""
+    """Attention as BERT trains it: with a mask of padding, dropout or both; and with a bias that is learned, as in T5."""
     b, h, n, d, inner = 32, 12, 512, 64, 10
     q, k, v, g = (torch.randn(b, n, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for _ in range(4))
     lengths = torch.tensor([512, 320, 136], device="cuda").repeat(11)[:b]

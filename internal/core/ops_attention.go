@@ -28,26 +28,27 @@ func init() {
 		}})
 	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward",
 		takes: "g y lse q k v mask? kept?; scale keptScale; causal -> dq dk dv", flops: attentionFLOPs(5, 3),
-		infer: func(f *frame) {
-			for i, t := range f.in[3:6] {
-				f.newOut(i, t.dt, t.shape, headsLayout(t))
-			}
-		},
+		infer: inferAttentionGrad,
 		run: func(f *frame) error {
 			return attentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), kernels.Operand{})
 		}})
 	rowAttentionGradMask = define(row{Name: "ScaledDotProductAttentionBackwardMask",
 		takes: "g y lse q k v mask kept?; scale keptScale; causal -> dq dk dv dmask", flops: attentionFLOPs(7, 3),
 		infer: func(f *frame) {
-			for i, t := range f.in[3:6] {
-				f.newOut(i, t.dt, t.shape, headsLayout(t))
-			}
+			inferAttentionGrad(f)
 			q, keys := f.in[3], f.in[4].shape[2]
 			f.newOut(3, q.dt, []int{q.shape[0], q.shape[1], q.shape[2], kernels.MaskGradLine(keys)}, nil)
 		},
 		run: func(f *frame) error {
 			return attentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.out[3]))
 		}})
+}
+
+// inferAttentionGrad makes the gradients of queries, keys and values, which lie as these do.
+func inferAttentionGrad(f *frame) {
+	for i, t := range f.in[3:6] {
+		f.newOut(i, t.dt, t.shape, headsLayout(t))
+	}
 }
 
 // rowAttentionGradMask also returns the gradients of what a mask adds to the scores, in lines of kernels.MaskGradLine.

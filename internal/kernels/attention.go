@@ -54,13 +54,14 @@ type attentionSpec struct {
 	Loads uint8
 }
 
-// maskPadding is what queries have in common under a mask: it is the same for all queries of a head, and in attentionFew of all heads, or
-// for all queries of a batch, and attentionSpans has found which keys these see.
+// maskPadding says what queries have in common under a mask.
 type maskPadding uint8
 
 const (
 	_ maskPadding = iota
+	// maskSame: the mask is the same for all queries of a head, and in attentionFew of all heads.
 	maskSame
+	// maskSpans: the mask is the same for all queries of a batch, and attentionSpans has found which keys they see.
 	maskSpans
 )
 

@@ -78,7 +78,7 @@ func (a *attentionKernel) gradQueries() {
 		weight.Round(score)
 		out.add(weight, key)
 	})
-	a.store(out, atDQ, a.head, a.queries.Value, a.scale.Convert(f))
+	a.store(out, 0, atDQ, a.head, a.queries.Value, a.scale.Convert(f))
 }
 
 // rowTiles returns columns with the logarithms of the sums of the block's queries, and with delta.
@@ -151,27 +151,16 @@ func (a *attentionKernel) gradKeys() {
 	key, v, q, g := a.vectors("k", t, rows), a.vectors("v", t, rows), a.vectors("q", t, step), a.vectors("g", t, step)
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
 	weight, change := k.Tile("weight", t, rows, step), k.Tile("change", t, rows, step)
-	first, end := 0, len(q)
+	piece, end := 0, len(q)
 	if n := int(a.s.Attention.Piece); n > 0 {
-		first, end = n-1, n
+		piece, end = n-1, n
 	}
-	dk, dv := make(vectors, len(q)), make(vectors, len(q))
-	for p, columns := range a.s.Attention.pieces()[first:end] {
-		dk[first+p] = k.Tile([...]string{"dk", "dk_rest"}[p], f, rows, columns)
-		dv[first+p] = k.Tile([...]string{"dv", "dv_rest"}[p], f, rows, columns)
-	}
-	pieces := func(do func(p int)) {
-		for p := first; p < end; p++ {
-			do(p)
-		}
-	}
+	dk, dv := a.somePieces("dk", f, rows, piece, end), a.somePieces("dv", f, rows, piece, end)
 	sums, delta := k.Tile("sums", f, 1, step), k.Tile("delta", f, 1, step)
 	a.rowsOf(key, atK, a.matrix(atK, kvHead), a.first, a.keys.Value)
 	a.rowsOf(v, atV, a.matrix(atV, kvHead), a.first, a.keys.Value)
-	pieces(func(p int) {
-		dk[p].Zero()
-		dv[p].Zero()
-	})
+	dk.zero()
+	dv.zero()
 	tiles := a.tiles(a.queries.Value, step)
 	begin := k.I32(0)
 	if a.s.Attention.Causal { // earlier queries see none of the keys
@@ -217,17 +206,17 @@ func (a *attentionKernel) gradKeys() {
 			a.dropKeys(score, by, delta)
 		}
 		weight.Round(score)
-		pieces(func(p int) { dv[p].Dot(weight, g[p], false) })
+		dv.add(weight, g[piece:end])
 		if !a.s.drops() {
 			by.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, score)
 		}
 		change.Round(by)
-		pieces(func(p int) { dk[p].Dot(change, q[p], false) })
+		dk.add(change, q[piece:end])
 	})
-	pieces(func(p int) { a.storePiece(p, dk[p], atDK, kvHead, a.keys.Value, a.scale.Convert(f)) })
+	a.store(dk, piece, atDK, kvHead, a.keys.Value, a.scale.Convert(f))
 	var kept kernel.Value
 	if a.s.drops() {
 		kept = a.keptScale.Convert(f)
 	}
-	pieces(func(p int) { a.storePiece(p, dv[p], atDV, kvHead, a.keys.Value, kept) })
+	a.store(dv, piece, atDV, kvHead, a.keys.Value, kept)
 }

@@ -138,7 +138,7 @@ func (a *attentionKernel) forward() {
 		return whole
 	}, sum, top)
 	out.scale(fix)
-	a.store(out, atOut, a.head, a.queries.Value, kernel.Value{})
+	a.store(out, 0, atOut, a.head, a.queries.Value, kernel.Value{})
 	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
 		lse := math.Log2(k, v).Add(o[0].Mul(factor))
 		if a.s.masked() { // then all weights are 0 in the backward pass too

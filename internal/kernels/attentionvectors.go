@@ -44,9 +44,14 @@ func (s *attentionSpec) columns() (n int) {
 type vectors []kernel.Tile
 
 // vectors declares tiles of rows vectors.
-func (a *attentionKernel) vectors(name string, t dtype.DType, rows int) (v vectors) {
-	for p, columns := range a.s.Attention.pieces() {
-		v = append(v, a.k.Tile([...]string{name, name + "_rest"}[p], t, rows, columns))
+func (a *attentionKernel) vectors(name string, t dtype.DType, rows int) vectors {
+	return a.somePieces(name, t, rows, 0, len(a.s.Attention.pieces()))
+}
+
+// somePieces declares the tiles of vectors for the pieces from first to before end.
+func (a *attentionKernel) somePieces(name string, t dtype.DType, rows, first, end int) (v vectors) {
+	for p := first; p < end; p++ {
+		v = append(v, a.k.Tile([...]string{name, name + "_rest"}[p], t, rows, a.s.Attention.pieces()[p]))
 	}
 	return v
 }
@@ -146,10 +151,10 @@ func (a *attentionKernel) walkRow(t kernel.Tile, which int, head, first kernel.V
 	t.LoadMapped(a.rowMap.TensorMap, first, line, k.I32(which), kernel.AlongCols, rowGroup, f)
 }
 
-// store writes tiles of sums, times a factor, to operand i.
-func (a *attentionKernel) store(v vectors, i int, head, count, factor kernel.Value) {
+// store writes tiles of sums, of the pieces from first on, times a factor, to operand i.
+func (a *attentionKernel) store(v vectors, first, i int, head, count, factor kernel.Value) {
 	for p, t := range v {
-		a.storePiece(p, t, i, head, count, factor)
+		a.storePiece(first+p, t, i, head, count, factor)
 	}
 }
 

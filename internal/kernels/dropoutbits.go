@@ -20,12 +20,7 @@ type bitsArgs struct {
 
 func (a *bitsArgs) layout(p params) {
 	p.buffer(&a.out, "out", dtype.Uint32)
-	for _, v := range []struct {
-		*intArg
-		name string
-	}{{&a.all, "all"}, {&a.words, "words"}, {&a.length, "length"}, {&a.rows, "rows"}, {&a.height, "height"}, {&a.threads, "threads"}} {
-		p.index(v.intArg, v.name)
-	}
+	p.indexes("all words length rows height threads", &a.all, &a.words, &a.length, &a.rows, &a.height, &a.threads)
 	if p.s.Index == 32 {
 		p.divider(&a.wordsDiv, "magic0", "shift0")
 		p.divider(&a.heightDiv, "magic1", "shift1")

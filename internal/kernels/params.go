@@ -162,6 +162,15 @@ func (p params) index(a *intArg, name string) {
 	}
 }
 
+// indexes declares several integers with the width of the kernel's indexes, see i64s.
+func (p params) indexes(names string, as ...*intArg) {
+	if p.s.Index == 64 {
+		p.i64s(names, as...)
+	} else {
+		p.i32s(names, as...)
+	}
+}
+
 // wide declares an Int64 that the kernel uses as an index.
 func (p params) wide(a *intArg, name string) {
 	if p.k != nil {

@@ -112,8 +112,8 @@ func uniform32(w kernel.Value) kernel.Value {
 	return w.Convert(dtype.Float32).FMA(w.Builder().F32(0x1p-32), w.Builder().F32(0x1p-33))
 }
 
-// wordsBelow returns how many words uniform32 maps to numbers below p ≤ 1. These are the lowest ones, so that a word need not be mapped to
-// be compared with p.
+// wordsBelow returns how many words uniform32 maps to numbers below p ≤ 1. These are the lowest ones, so a word can be compared with their
+// number instead of being mapped.
 func wordsBelow(p float64) uint32 {
 	return uint32(sort.Search(gomath.MaxUint32, func(w int) bool {
 		return float64(float32(float64(float32(uint32(w)))*0x1p-32+0x1p-33)) >= p
